@@ -110,7 +110,8 @@ def cause_text(causes: Mapping[str, int], failures: int) -> str:
 
     Args:
         causes: number of failed attempts by cause, see `FailureCause`.
-        failures: number of all failed attempts; older versions did not record causes.
+        failures: number of all failed attempts, including attempts whose cause was not recorded by
+            an older version.
     """
     unknown = failures - sum(causes.values())
     known = sorted(causes.items(), key=lambda item: (-item[1], item[0]))
@@ -338,8 +339,8 @@ class StepFacts(Totals):
         missing_boxes: boxes of some of the tasks that have read missing blocks.
         over_time: number of voxels in done tasks, by the time at which the tasks ended.
         workers: work that each worker has recorded, by the name of the worker.
-        attempts: number of tasks that each worker has recorded, by the id in the names of its
-            attempts; see `chunkflow_py.run.worker_records`.
+        attempts: number of tasks that each worker has recorded, by the id of the worker; see
+            `chunkflow_py.run.worker_records`.
         profiles: number of tasks by compute profile (backend, device, threads and precision).
         skip_reasons: number of skipped tasks, by the reason for skipping.
         slowest: seconds and box of the slowest tasks, the slowest first.

@@ -77,7 +77,7 @@ def choose_ahead(
 
     Args:
         operators: operators of the pipeline, after their ``__enter__``.
-        ahead: requested number; ``None`` chooses 1 if memory suffices, else 0.
+        ahead: requested number of tasks; ``None`` chooses 1 if memory suffices, else 0.
         voxels: as for `estimate_memory`.
         extents: as for `estimate_memory`.
         tasks: number of tasks, if known.

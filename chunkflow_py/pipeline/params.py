@@ -31,7 +31,10 @@ TimePoints = tuple[int, int] | Literal["all"]  # the first and the last time ind
 
 
 class BoxType(click.ParamType[_Box]):
-    """A box as text; for a `Region`, with an optional time index: ``t1_0-64_0-512_0-512``."""
+    """Type of an option whose value is a box, such as ``0-64_0-512_0-512``.
+
+    For a `Region`, the value may begin with a time index: ``t1_0-64_0-512_0-512``.
+    """
 
     name = "box"
 
@@ -55,7 +58,7 @@ class BoxType(click.ParamType[_Box]):
 
 
 class TimePointsType(click.ParamType[TimePoints]):
-    """Time points: a number, a range with both ends, such as 0-9, or ``all``."""
+    """Time points: one index, a range that includes both ends, such as 0-9, or ``all``."""
 
     name = "time points"
 

@@ -131,7 +131,7 @@ class _Made:
 
 
 class Listener:
-    """Receiver of a pipeline's events; the methods here do nothing."""
+    """Base class of objects that receive a pipeline's events; its own methods do nothing."""
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
         """Handle the start of the pipeline; *tasks* is the number of tasks, if known."""

@@ -64,8 +64,8 @@ def plugin_files(name: str, path: Path) -> dict[str, str]:
     """
     if not Path(name).expanduser().is_file():
         msg = (
-            f"plugin {name} is found at {path}; a run stores the file, so give this path instead "
-            "of the name"
+            f"plugin {name} is the file {path}, but a run needs the path of the file, because it "
+            "stores the file for its workers; give this path instead of the name"
         )
         raise OptionError(msg)
     return {name: "code"}

@@ -121,7 +121,7 @@ class PluginCommand(OperatorCommand):
         return [*own, *(option for option in more if option.opts[0] not in known)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Find the called function, and parse its options together with those of the command."""
+        """Find the called function, and parse its options and the options of ``plugin``."""
         ctx.obj = None
         group = ctx.parent.command if ctx.parent else None
         names = group.list_commands(ctx) if isinstance(group, click.Group) else []

@@ -272,7 +272,7 @@ class TaskGenerator(SourceBase):
         create_queue: create the queue, and for SQS its dead-letter queue, if it does not exist.
         dry_run: send and write nothing.
         lease_s: visibility timeout of a new SQS queue, seconds. It applies to workers that do not
-            set a timeout themselves. Workers of chunkflow 1.x set none, and do not renew leases.
+            set a timeout themselves, such as workers of chunkflow 1.x, which do not renew leases.
         order: order in which tasks are sent to the queue: ``checkerboard``, or the plan's order.
             The pipeline and the file always get the tasks in the order of the plan.
     """
@@ -294,9 +294,10 @@ class TaskGenerator(SourceBase):
     @property
     @hook
     def boxes(self) -> Boxes:
-        """The boxes of the whole grid or list, not only of the selected part.
+        """The boxes of the whole grid or list, not only of the selected tasks.
 
-        Jobs that share a grid therefore choose the same bounds and write units for a new volume.
+        Therefore, jobs that each process a part of one grid compute the same bounds and write units
+        for a new volume.
         """
         return self.plan.boxes
 

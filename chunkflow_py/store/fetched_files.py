@@ -49,7 +49,7 @@ class FetchedFile:
 
     Attributes:
         address: address of the file without credentials and pin.
-        path: path of the copy; the file has the name that it has at the address.
+        path: path of the copy; its file name is the same as in the address.
         sha256: SHA-256 of the content, 64 hexadecimal digits.
     """
 
@@ -86,7 +86,7 @@ def fetch(
     if pin and not _PIN.fullmatch(pin):
         msg = (
             f"the part after # of {shown} must be sha256= and the 64 hexadecimal digits of the "
-            "SHA-256 of the file; correct it, or leave it out"
+            "SHA-256 of the file; correct that part, or remove # and the part after #"
         )
         raise OptionError(msg)
     pinned = pin.removeprefix("sha256=")

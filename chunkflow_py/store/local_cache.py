@@ -42,7 +42,7 @@ _ABANDONED_S = 24 * 3600.0
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder of the cache called *name*, which may not exist yet."""
+    """Return the path of the cache called *name*; the folder may not exist yet."""
     if given := os.environ.get("CHUNKFLOW_CACHE_DIR"):
         return Path(given).expanduser() / name
     # The XDG base directory specification requires relative paths to be ignored.
@@ -115,7 +115,7 @@ def set_used(entry: Path) -> None:
 
 
 def drop_oldest(folder: Path, largest_bytes: int = LARGEST_BYTES) -> None:
-    """Remove entries, least recently used first, until *folder* has at most *largest_bytes*."""
+    """Remove the least recently used entries until *folder* has at most *largest_bytes* bytes."""
     entries: list[tuple[float, int, Path]] = []
     with suppress(OSError):
         for entry in folder.iterdir():

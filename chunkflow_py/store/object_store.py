@@ -173,7 +173,7 @@ class CloudStore:
         return retried(one_try, understand, self._retry_policy, self._service.root)
 
     def _renew(self) -> None:
-        """Create a client with new credentials, unless this was done in the last `RENEW_S` s."""
+        """Create a client with new credentials, but at most one client in `RENEW_S` seconds."""
         if time.monotonic() - self._renewed > RENEW_S:
             self._renewed = time.monotonic()
             self._service.clients.clear()
@@ -289,7 +289,7 @@ class CloudStore:
                     yield key, entry["size"]
 
     def subfolders(self) -> Iterator[str]:
-        """Yield the names of the folders below the URL, with one request for 1000 names."""
+        """Yield the names of the folders below the URL, using one request per 1000 names."""
         folder = self._service.prefix
         try:
             listed = self._call(lambda: obstore.list_with_delimiter(self._client, folder or None))

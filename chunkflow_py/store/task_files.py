@@ -182,7 +182,7 @@ def grown(region: Region | None, voxels: int) -> Region | None:
 
 @dataclass
 class ItemSaver(OperatorBase):
-    """Writes one item that each task carries, such as its synapses, to a small file.
+    """Writes one item of each task, such as the synapses of the task, to a small file.
 
     Attributes:
         files: names of the files.

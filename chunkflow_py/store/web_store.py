@@ -134,7 +134,7 @@ class WebStore:
             method: HTTP method.
             key: key of the object.
             headers: headers of the request.
-            most: largest size of the decoded body, bytes.
+            most: limit of the size of the decoded body, bytes.
             enough: number of bytes of the body after which reading may stop, if the status is 200.
         """
         address = f"{self.url}/{quote(check_key(key, self.url))}"

@@ -162,7 +162,7 @@ class TaskStates:
             self.codes = codes
 
     def numbers(self, segment: int) -> slice:
-        """Return the range of task numbers that the segment with this number covers."""
+        """Return the range of task numbers in the segment with the number *segment*."""
         return slice(segment * self._size, min((segment + 1) * self._size, len(self._is_task)))
 
     @property
@@ -174,7 +174,7 @@ class TaskStates:
         return tries
 
     def totals(self, now: float) -> LedgerCounts:
-        """Return the sums over all tasks at the time *now*, in seconds since 1970."""
+        """Return counts of tasks and sums such as stored bytes at *now*, seconds since 1970."""
         parts = [header.sums for header in self.headers.values()]
         parts += [Sums.of(record) for record in self.records.values()]
         parts += [Sums.of_failure(failure) for failure in self.failures]
@@ -196,7 +196,7 @@ class TaskStates:
     # For the history
 
     def segment(self, number: int) -> Segment:
-        """Read the segment with this number completely: header, records and failures."""
+        """Read the whole segment with the number *number*: header, records and failures."""
         return self._segments.read(number)
 
 

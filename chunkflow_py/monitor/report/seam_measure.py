@@ -88,7 +88,7 @@ class Seam:
         inside: mean step between neighbouring voxels inside a task.
         low: lower end of the range that contains `ratio` for 95 % of the bootstrap samples;
             ``None`` if only one face was read.
-        high: upper end of this range.
+        high: upper end of the same range.
     """
 
     axis: str

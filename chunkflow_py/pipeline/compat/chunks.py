@@ -315,7 +315,7 @@ class Segmentation(Chunk):
     """A chunk of labels."""
 
     def __init__(self, array: Any, **place: Any) -> None:
-        """Set the layer type to segmentation, unless another one is given."""
+        """Set the layer type to segmentation, unless another layer type is given."""
         super().__init__(array, **({"layer_type": "segmentation"} | place))
 
 
@@ -323,7 +323,7 @@ class AffinityMap(Chunk):
     """A chunk of affinities, (3, z, y, x)."""
 
     def __init__(self, array: Any, **place: Any) -> None:
-        """Set the layer type to affinity_map, unless another one is given."""
+        """Set the layer type to affinity_map, unless another layer type is given."""
         super().__init__(array, **({"layer_type": "affinity_map"} | place))
 
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Cartesian(NamedTuple):
-    """Three numbers, zyx. Arithmetic is elementwise; ``<`` is true if it holds on all axes."""
+    """Three numbers, zyx; ``a < b`` is true if each number of a is less than its partner in b.
+
+    Arithmetic is elementwise.
+    """
 
     z: Any
     y: Any
