@@ -1,4 +1,4 @@
-"""The status of all runs below a prefix: one line for each run, in the order of a pool."""
+"""The status of all runs below a prefix, in the order in which a pool of workers takes the runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PooledRun:
 
     @property
     def state(self) -> str:
-        """The state of the run, or ``paused`` if it is not finished and paused."""
+        """The state of the run; ``paused`` for an unfinished run that is paused."""
         is_paused = self.scheduling.paused and self.status.state == "unfinished"
         return "paused" if is_paused else self.status.state
 
@@ -66,7 +66,7 @@ class PoolStatus:
 
     @property
     def state(self) -> str:
-        """The least complete state of all runs."""
+        """State of all runs together: the state of the run that is furthest from complete."""
         states = {each.status.state for each in self.runs}
         for state in ("unfinished", "complete-with-failures"):
             if state in states:

@@ -40,7 +40,8 @@ class TaskOrigin:
     Attributes:
         step: name of the step.
         record: record of the task.
-        start: record of the worker; ``None`` if the worker stored none, as in older versions.
+        start: record that the worker stored when it started; ``None`` if a worker of an older
+            version stored no such record.
     """
 
     step: str
@@ -66,7 +67,7 @@ class TaskOrigin:
 
 
 def facts_of(start: WorkerStart | None) -> Facts:
-    """Return the facts of `TITLES` about a worker, as far as they are known."""
+    """Return the known facts about a worker, such as its version and device; see `TITLES`."""
     values = ((name, getattr(start, name, "")) for name in TITLES)
     return tuple((name, value) for name, value in values if value)
 
@@ -96,7 +97,10 @@ def _contains(record: Record, at: Zyx | None) -> bool:
 
 
 def summary_of(origins: Iterator[TaskOrigin]) -> Iterator[str]:
-    """Yield a line for each step and each set of facts, with the number of tasks."""
+    """Yield a line of text for each step and each kind of worker, with the number of tasks.
+
+    Workers are of one kind if all facts about them are equal; see `facts_of`.
+    """
     counts: Counter[tuple[str, Facts]] = Counter()
     for origin in origins:
         counts[origin.step, facts_of(origin.start)] += 1
@@ -105,11 +109,11 @@ def summary_of(origins: Iterator[TaskOrigin]) -> Iterator[str]:
 
 
 def counts_of(store: Store, attempts: Mapping[str, int]) -> Counter[Facts]:
-    """Return the number of tasks by the facts about their workers.
+    """Count the tasks of each kind of worker; a kind is a set of equal facts, see `facts_of`.
 
     Args:
         store: store of the run directory.
-        attempts: number of tasks by the id of their worker; see `worker_id`.
+        attempts: number of tasks by the id of the worker; see `worker_id`.
     """
     workers, counts = WorkerRecords(store), Counter[Facts]()
     names = {f"{worker}-": count for worker, count in attempts.items()}

@@ -97,7 +97,7 @@ class StepStatus:
 def run_state(steps: Iterable[StepStatus]) -> str:
     """Return the state of a run: ``complete``, ``complete but for failures``, or ``unfinished``.
 
-    A run is complete but for failures if no task is left, and some tasks were given up.
+    A run is ``complete but for failures`` if all tasks have ended and some tasks were given up.
     """
     for step in steps:
         if not step.closed and step.left + step.totals.dead:
@@ -110,7 +110,8 @@ def cause_text(causes: Mapping[str, int], failures: int) -> str:
 
     Args:
         causes: number of failed attempts by cause, see `FailureCause`.
-        failures: number of all failed attempts; older versions did not record causes.
+        failures: number of all failed attempts, including attempts whose cause was not recorded by
+            an older version.
     """
     unknown = failures - sum(causes.values())
     known = sorted(causes.items(), key=lambda item: (-item[1], item[0]))
@@ -169,7 +170,7 @@ def failed_tasks(
     Args:
         step: name of the step.
         ledger: ledger of the step.
-        most: largest number of tasks to return.
+        most: limit of the number of tasks.
         attempts: whether to read the failed attempts of these tasks.
     """
     if most <= 0:
@@ -186,17 +187,17 @@ def failed_tasks(
     ]
 
 
-def failing_tasks(step: str, ledger: Ledger, most: int) -> list[FailedTask]:
-    """Return up to *most* tasks that have failed attempts and will be tried again."""
+def failing_tasks(step: str, ledger: Ledger, limit: int) -> list[FailedTask]:
+    """Return at most *limit* tasks that have failed attempts and will be tried again."""
     boxes = {failure.number: failure.box for failure in ledger.failures()}
     numbers = iter(boxes)
     failing: list[int] = []
-    while len(failing) < most and (some := list(islice(numbers, _TASKS_AT_ONCE))):
+    while len(failing) < limit and (some := list(islice(numbers, _TASKS_AT_ONCE))):
         ended = ledger.find(some)
         failing += [number for number in some if number not in ended]
     return [
         FailedTask(step, number, boxes[number], None, _attempts_on(ledger, number))
-        for number in failing[:most]
+        for number in failing[:limit]
     ]
 
 
@@ -338,8 +339,8 @@ class StepFacts(Totals):
         missing_boxes: boxes of some of the tasks that have read missing blocks.
         over_time: number of voxels in done tasks, by the time at which the tasks ended.
         workers: work that each worker has recorded, by the name of the worker.
-        attempts: number of tasks that each worker has recorded, by the id in the names of its
-            attempts; see `chunkflow_py.run.worker_records`.
+        attempts: number of tasks that each worker has recorded, by the id of the worker; see
+            `chunkflow_py.run.worker_records`.
         profiles: number of tasks by compute profile (backend, device, threads and precision).
         skip_reasons: number of skipped tasks, by the reason for skipping.
         slowest: seconds and box of the slowest tasks, the slowest first.
@@ -366,7 +367,7 @@ class StepFacts(Totals):
 
     @classmethod
     def of_step(cls, step: str, ledger: Ledger, most: int) -> StepFacts:
-        """Collect the facts from the ledger of a step, and list up to *most* given-up tasks."""
+        """Collect the facts from the ledger of a step; *most* limits the list of given-up tasks."""
         facts = cls.of(ledger.records(), ledger.failures())
         facts.failed = failed_tasks(step, ledger, most)
         return facts
@@ -399,7 +400,11 @@ class StepFacts(Totals):
 
     @property
     def machine_s(self) -> float:
-        """Sum over workers of the seconds from the start of the first task to the last end."""
+        """Working time of all workers, in seconds.
+
+        The time of a worker is counted from the start of its first task to the end of its last
+        task.
+        """
         return sum(each.stop - each.start for each in self.workers.values())
 
     @property
@@ -454,6 +459,6 @@ def voxels_of(record: Record) -> int:
 
 
 def count_bounded(counter: Counter[str], text: str) -> None:
-    """Count a text, or count it as `OTHERS` if it is new and the counter has `REASONS` texts."""
+    """Count a text; once *counter* has `REASONS` different texts, count new texts as `OTHERS`."""
     known = text in counter or len(counter) < REASONS
     counter[text if known else OTHERS] += 1

@@ -50,12 +50,14 @@ class RunStatus:
         failures: tasks that were given up, up to a limit.
         exchange: settings of the exchange of patches; ``None`` if no step runs a network.
         exchanged: amount of data in the exchange; ``None`` if the exchange cannot be read.
-        workers: number of workers that have started and stopped.
+        workers: number of workers that have started, and number of workers that have stopped.
         submission: who submitted the run, and when; ``None`` if this was not recorded.
         failing: tasks with failed attempts that will be tried again, up to a limit; empty if these
             tasks were not requested.
-        budget: budget of the run; ``None`` if it has none or the budget cannot be read.
-        spent: cost of all workers that know their price; ``None`` if there are none.
+        budget: budget of the run, US dollars; ``None`` if the run has no budget or the budget
+            cannot be read.
+        spent: cost of all workers that know their price, US dollars; ``None`` if no worker knows
+            its price.
     """
 
     address: str
@@ -152,7 +154,8 @@ def status_of(home: RunDirectory, most: int = 20, *, attempts: bool = False) -> 
 
     Args:
         home: run directory.
-        most: largest number of tasks in each list: given-up tasks, and tasks to be tried again.
+        most: limit of the number of tasks in the list of given-up tasks, and in the list of tasks
+            that will be tried again.
         attempts: whether to read the failed attempts of each task, and to list the tasks that will
             be tried again.
     """

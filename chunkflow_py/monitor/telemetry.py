@@ -1,8 +1,8 @@
 """Traces and metrics of a worker, exported by OpenTelemetry over OTLP.
 
-Each attempt is a span named ``task``, with a child span for each operator that worked on it, which
-has the stage (read, compute or write) as an attribute. The metrics are those of
-`chunkflow_py.monitor.worker_metrics`, with the same names, labels and values.
+Each attempt is a span named ``task``. It has a child span for each operator that processed the
+task; an attribute of the child span is the stage of the operator (read, compute or write). The
+metrics have the names, labels and values of `chunkflow_py.monitor.worker_metrics`.
 
 The environment variables of OpenTelemetry configure everything: endpoint, headers, sampler, batch
 sizes, intervals. Spans are sent in batches by a thread. If the collector does not answer, spans are
@@ -225,7 +225,13 @@ def _interval_s() -> float:
 
 
 def _metrics(families: Iterable[Any], start: int, now: int) -> Iterator[Any]:
-    """Yield metrics of OpenTelemetry, given families of Prometheus and times in nanoseconds."""
+    """Convert metric families of Prometheus to metrics of OpenTelemetry.
+
+    Args:
+        families: metric families of a Prometheus registry.
+        start: time at which the worker started, nanoseconds since 1970.
+        now: time of the values, nanoseconds since 1970.
+    """
     from opentelemetry.sdk.metrics.export import (
         AggregationTemporality,
         Gauge,

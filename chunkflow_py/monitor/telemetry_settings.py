@@ -1,4 +1,4 @@
-"""Whether the environment asks for telemetry, by the standard variables of OpenTelemetry."""
+"""Read from the standard environment variables of OpenTelemetry whether to export telemetry."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PROTOCOL = "http/protobuf"
 
 
 def telemetry_is_on(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether to export telemetry: an endpoint is set, and the packages are installed.
+    """Return whether an endpoint for telemetry is set, and the packages are installed.
 
-    Many clusters set these variables in all containers, so a missing package is not an error: a
-    warning is logged.
+    If a package is missing, only a warning is logged, because many clusters set the variables of an
+    endpoint in all containers.
     """
     if not any(environment.get(name) for name in _ENDPOINTS):
         return False

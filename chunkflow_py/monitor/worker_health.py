@@ -1,9 +1,9 @@
-"""Whether a worker responds, for the liveness probe of a cluster: ``GET /health``.
+"""Answer the liveness probe of a cluster, ``GET /health``, with the health of a worker.
 
 ```
-200 working          the supervisor of the current step has ticked in the last two minutes
-200 between steps    no supervisor runs, for example while a pool waits for a run
-503 stalled …        otherwise: the worker should be restarted
+200 working          the supervisor of the current step has called `tick` in the last two minutes
+200 between steps    no supervisor runs, for example while a worker of a pool waits for a run
+503 stalled …        the supervisor has not called `tick`; the worker should be restarted
 ```
 """
 
@@ -26,20 +26,19 @@ class WorkerHealth:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin between two steps."""
         self._clock = clock
         self._ticked: float | None = None
 
     def tick(self) -> None:
-        """Say that the supervisor works."""
+        """Record that the supervisor is running; two minutes without a call count as stalled."""
         self._ticked = self._clock()
 
     def rest(self) -> None:
-        """Say that no supervisor runs."""
+        """Record that no supervisor runs until the next call of `tick`."""
         self._ticked = None
 
     def answer(self) -> tuple[str, str]:
-        """Return the status and the text of an answer to ``GET /health``."""
+        """Return the HTTP status and the text of the response to ``GET /health``."""
         ticked = self._ticked
         if ticked is None:
             return "200 OK", "between steps"

@@ -181,7 +181,7 @@ class Metrics:
         self._leases_of_stage = (0, 0)
 
     def task_ended(self, record: Record) -> None:
-        """Count a task that has ended and whose outcome is in the ledger."""
+        """Count a task that has ended, after its *record* was written to the ledger."""
         outcome = "given up" if record.state == "dead" else record.state
         self._tasks.labels(self._stage, outcome).inc()
         if record.state == "dead":
@@ -195,7 +195,7 @@ class Metrics:
                 counter.labels(self._stage, label).inc(record.patches.get(name, 0))
 
     def _patch_counters(self) -> Iterator[tuple[Any, dict[str, str]]]:
-        """Yield the counters about patches, each with its labels and their names in records."""
+        # Each counter has its labels, and for each label the name of the count in a record.
         yield self._patches, {"computed": "computed", "found": "found"}
         yield self._refused, {name: name for name in REFUSED_PARTS}
         yield self._exchanged, {"read": "read_bytes", "written": "written_bytes"}
@@ -229,7 +229,7 @@ class Metrics:
             self._gpu_memory.labels(number).set(used)
 
     def _count(self, process: ProcessSnapshot) -> None:
-        """Add what a process has done since the last snapshot; a new process starts at zero."""
+        # Counters grow by the difference to the previous snapshot of the process.
         now = (process.read_bytes, process.network_seconds or 0.0, process.seconds or 0.0)
         before = self._counted.get(process.pid, (0.0, 0.0, 0.0))
         self._counted[process.pid] = now

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Append an error of the ``with`` block to *problems*, or raise it if there is no list."""
+    """Append an error of the ``with`` block to *problems*; if *problems* is ``None``, raise it."""
     try:
         yield
     except ChunkflowError as error:
@@ -29,10 +29,11 @@ def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
 
 @contextmanager
 def naming(operator: Operator | Source) -> Iterator[None]:
-    """Convert exceptions that are not errors of this package to errors that name the operator.
+    """Convert exceptions of foreign code to an `OperatorError` that names the operator.
 
-    SystemExit and similar exceptions are also converted. The exception that a stop signal raises is
-    passed on unchanged.
+    Errors of this package and the exception that a stop signal raises are passed on unchanged.
+    ``SystemExit`` and ``KeyboardInterrupt`` of foreign code are converted, because an operator must
+    not end the process.
     """
     try:
         with marked_interrupts():
@@ -44,10 +45,11 @@ def naming(operator: Operator | Source) -> Iterator[None]:
 
 
 def check_names(operators: Iterable[Operator]) -> None:
-    """Refuse an operator that reads an item of the task that no earlier operator makes.
+    """Check that each item that an operator reads is made by an earlier operator.
 
     Raises:
-        OptionError: an item does not exist; the message names this item and the existing items.
+        OptionError: no earlier operator makes an item. The message names this item and the items
+            that exist.
     """
     made: set[str] = set()
     for operator in operators:
@@ -88,7 +90,7 @@ def check_sizes(operator: Operator, sizes: Mapping[str, Sequence[float] | None])
 
 
 def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> None:
-    """Refuse operators that write where another operator reads or writes.
+    """Check that no operator writes to an address that another operator reads or writes.
 
     Args:
         operators: operators of the pipeline.
@@ -96,7 +98,7 @@ def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> No
             the task's box without a margin.
 
     Raises:
-        OptionError: two operators conflict; the message names both, and the address.
+        OptionError: two operators conflict; the message names the operators and the address.
     """
     from chunkflow_py.volume.array_identity import ArrayAddress
 
@@ -106,8 +108,9 @@ def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> No
             for name, other in writers:
                 if place.is_same(other):
                     msg = (
-                        f"{operator.name} writes to {_both(place, other)}, where {name} writes "
-                        "already; one would overwrite the other: change the target of one"
+                        f"{name} and {operator.name} both write to {_both(place, other)}, so one "
+                        "would overwrite the output of the other; change the target of "
+                        f"{name} or of {operator.name}"
                     )
                     raise OptionError(msg)
             writers.append((operator.name, place))
@@ -136,7 +139,7 @@ def _reads_its_box(operator: Operator) -> bool:
 
 
 def _both(place: ArrayAddress, other: ArrayAddress) -> str:
-    """Return an address for a message, with both spellings if they differ."""
+    """Return the address *place* for a message, with *other* if it is spelled differently."""
     from chunkflow_py.store.store_address import without_secrets
 
     shown = without_secrets(place.text)

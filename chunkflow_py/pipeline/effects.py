@@ -1,4 +1,4 @@
-"""Effects of an operator on voxels and boxes, derived from its hooks."""
+"""Derive from an operator's hooks how the operator changes voxel properties and task boxes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ _Turned = TypeVar("_Turned", BoundingBox, Scale, Zyx)
 
 
 def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, Voxels] | None:
-    """Return dtype, channels and kind of the output, if known; *held* describes the first input."""
+    """Return dtype, channels and kind of an operator's output; ``None`` if they are unknown.
+
+    Args:
+        hooks: hooks of the operator.
+        held: dtype, channels and kind of the operator's first input; ``None`` if unknown.
+    """
     if hooks.declares("voxels"):
         return hooks.voxels()
     if hooks.keeps_voxels:
@@ -32,18 +37,21 @@ def keeps_labels(hooks: OperatorBase) -> bool:
 
 
 def turned(value: _Turned, hooks: OperatorBase) -> _Turned:
-    """Convert a box or three numbers from the axis order before an operator to the new order."""
+    """Permute the axes of a box or of three numbers as an operator permutes its input."""
     return value if hooks.order is None else value.turned(hooks.order)
 
 
 def turned_back(box: BoundingBox, hooks: OperatorBase) -> BoundingBox:
-    """Convert a box from the axis order after an operator to the order before the operator."""
+    """Undo `turned`: convert a box from the axis order of an operator's output to its input's."""
     order = hooks.order
     return box if order is None else box.turned([order.index(axis) for axis in range(3)])
 
 
 def scale_of(hooks: OperatorBase) -> Scale | None:
-    """Return the size of an output voxel in voxels of the first input, if it differs from 1."""
+    """Return how many voxels of the first input an output voxel spans along z, y and x.
+
+    The result is ``None`` if the operator does not change the voxel size.
+    """
     return None if hooks.shrinks_by is None else Scale.of(hooks.shrinks_by)
 
 
@@ -52,7 +60,7 @@ def moved_by(hooks: OperatorBase, scale: Scale) -> tuple[Zyx, Zyx]:
 
     Args:
         hooks: hooks of the operator.
-        scale: voxel size of the operator's first input, in voxels of the box, zyx.
+        scale: how many voxels of the box a voxel of the operator's first input spans, zyx.
 
     Raises:
         GeometryError: an offset is not a whole number of voxels of the box.
@@ -65,9 +73,9 @@ def moved_boxes(boxes: Boxes, hooks: OperatorBase, scale: Scale) -> Boxes:
     """Return the boxes that tasks have after an operator: moved, or with permuted axes.
 
     Args:
-        boxes: boxes of the tasks.
+        boxes: boxes of the tasks before the operator.
         hooks: hooks of the operator.
-        scale: voxel size of the operator's first input, in voxels of *boxes*, zyx.
+        scale: how many voxels of *boxes* a voxel of the operator's first input spans, zyx.
     """
     if hooks.order is not None:
         return turned_boxes(boxes, hooks.order)

@@ -1,11 +1,12 @@
-"""Estimate of the peak memory of a pipeline, before the first read.
+"""Estimate the peak memory of a pipeline before the first task reads its input.
 
-```
-a task        read: chunk, blocks | compute: chunk, result | write: result, encoded
-              in each stage, the moment at which the task needs the most memory counts
-the pipeline  current memory of the process + memory of operators for all tasks
-              + for each stage: number of tasks in the stage x memory of one task
-```
+The estimate is the sum of:
+
+- the current memory of the process;
+- for each operator, the memory that does not depend on the number of tasks;
+- for each stage (read, compute, write), the number of its simultaneous tasks, times the largest
+  memory that one task needs in this stage. In the read stage, for example, a task needs its chunk
+  and the blocks that are being decoded.
 """
 
 from __future__ import annotations
@@ -45,9 +46,8 @@ class PipelineMemory:
     """Estimated peak of the host memory of a pipeline.
 
     Attributes:
-        parts: bytes by purpose.
-        unknown: names of operators whose memory is not known; the real peak is larger by their
-            memory.
+        parts: bytes of each part of the estimate, by a description of its purpose.
+        unknown: names of operators whose memory is unknown and therefore not in *parts*.
     """
 
     parts: dict[str, int]
@@ -59,7 +59,6 @@ class PipelineMemory:
         return sum(self.parts.values())
 
     def __str__(self) -> str:
-        """Return a sentence for logs."""
         parts = ", ".join(f"{name} {describe_bytes(n)}" for name, n in self.parts.items() if n)
         known = f"{describe_bytes(self.bytes)} of host memory ({parts})"
         if not self.unknown:
@@ -78,7 +77,7 @@ def choose_ahead(
 
     Args:
         operators: operators of the pipeline, after their ``__enter__``.
-        ahead: requested number; ``None`` chooses 1 if memory suffices, else 0.
+        ahead: requested number of tasks; ``None`` chooses 1 if memory suffices, else 0.
         voxels: as for `estimate_memory`.
         extents: as for `estimate_memory`.
         tasks: number of tasks, if known.

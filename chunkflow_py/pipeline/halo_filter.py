@@ -68,7 +68,9 @@ class HaloFilter(OperatorBase):
         self._needed = required
 
     def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk:
-        """Return the filtered chunk, cropped to the box that later operators need, if it is known.
+        """Return the filtered chunk, cropped to the box that later operators need.
+
+        If that box is not known, nothing is cropped.
 
         Args:
             chunk: input, with the margin that the filter reads (none at an end of the domain).

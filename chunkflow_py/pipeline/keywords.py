@@ -22,8 +22,9 @@ def called(command: OperatorCommand, options: Mapping[str, Any]) -> Operator | S
 
     Args:
         command: command of an operator or a source.
-        options: values by parameter name, or by option name with ``_`` for ``-``. The value
-            ``None`` omits an option. A flag is a bool, and several values are a tuple or a list.
+        options: values by parameter name, or by option name with ``_`` instead of ``-``. ``None``
+            omits an option. The value of a flag is a bool. An option with several values receives a
+            tuple or a list.
 
     Returns:
         The operator or source; its ``argv`` is the equivalent command line.

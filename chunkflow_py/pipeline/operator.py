@@ -77,20 +77,21 @@ class Operator:
 
     Attributes:
         name: label for timings and messages.
-        stage: stage that it runs in; consecutive operators of one stage share a thread.
+        stage: stage that runs the operator: ``read``, ``compute`` or ``write``.
         call: function that takes and returns a task.
         body: object that the command returned.
-        inputs: names of the items that it reads.
-        outputs: names of the items that it makes.
+        inputs: names of the items of a task that the operator reads.
+        outputs: names of the items of a task that the operator makes.
         start: function that starts a task before the previous task is finished, and returns a
             future; or ``None``.
         finish: function that stores the result of the future in the task.
         options: options of the command by name, including defaults.
-        files: files that contain the command, by path as typed; each value is ``code``.
+        files: files of a plugin: a dict from each path, as typed, to the text ``code``.
         code: descriptions of the code outside this package that the command runs.
         argv: name of the command, followed by its arguments as typed.
-        before: operators that a pipeline applies before this one; they belong to the same command.
-        after: operators that a pipeline applies after this one; they belong to the same command.
+        before: operators of the same command that the pipeline runs before this operator. A network
+            at another voxel size, for example, needs an operator that resamples its input.
+        after: operators of the same command that the pipeline runs after this operator.
         hooks: hooks of the body; for a plain function, the defaults.
 
     Raises:
@@ -115,7 +116,6 @@ class Operator:
     hooks: OperatorBase = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look up the hooks of *body*."""
         self.hooks = hooks_of(self.body)
 
     @property
@@ -135,8 +135,8 @@ class Surrounded:
 
     Attributes:
         body: object that is called for every task.
-        around: function (label of the operator) that returns the operator to run before it and the
-            operator to run after it.
+        around: function that takes the name of the command's operator. The function returns two
+            operators: the first runs before the command's operator, the second after it.
     """
 
     body: Any
@@ -168,7 +168,6 @@ class Source:
     hooks: SourceBase = field(init=False)
 
     def __post_init__(self) -> None:
-        """Look up the hooks of *body*."""
         self.hooks = source_hooks_of(self.body)
 
 
@@ -271,13 +270,13 @@ def _decorate(
 def operator(
     stage: StageName, *, cls: type[OperatorCommand] = OperatorCommand
 ) -> Callable[[Callable[..., Any]], OperatorCommand]:
-    """Return a decorator that makes a command, whose operator runs in *stage*.
+    """Return a decorator that makes a command of a function.
 
-    The decorated function receives the options and returns a function that takes and returns a
-    task.
+    The decorated function receives the options of the command and returns another function, which
+    takes and returns a task.
 
     Args:
-        stage: ``read``, ``compute`` or ``write``.
+        stage: stage that runs the operator: ``read``, ``compute`` or ``write``.
         cls: class of the command; a subclass may parse arguments differently.
     """
 
@@ -304,11 +303,12 @@ def operator(
 
 
 def makes(rule: Callable[[Voxels], Voxels], *, is_local: bool = False) -> Callable[[_Body], _Body]:
-    """Declare how dtype, channels and kind of the output follow from those of the first input.
+    """Return a decorator that declares the dtype, channels and kind of an operator's output.
 
     Args:
-        rule: function that converts these properties of the input to those of the output.
-        is_local: value of the hook `OperatorBase.is_local`.
+        rule: function that takes the `Voxels` (dtype, channels and kind) of the first input and
+            returns the `Voxels` of the output.
+        is_local: whether output voxels depend on nearby input only; see `OperatorBase.is_local`.
     """
     return with_hooks(voxels_from=rule, is_local=is_local)
 
@@ -317,8 +317,8 @@ def transform(function: Callable[..., Any]) -> OperatorCommand:
     """Make a command with the options --input-name and --output-name.
 
     *function* receives the other options and returns a function that takes and returns a chunk. If
-    the returned function has a parameter ``bbox``, it also receives the task's box. It may return
-    several chunks as a dict by name.
+    the returned function has a parameter ``bbox``, it also receives the task's box. Instead of one
+    chunk, the returned function may return a dict of chunks by name of the item.
     """
 
     def make(
@@ -369,7 +369,7 @@ def transform(function: Callable[..., Any]) -> OperatorCommand:
 
 
 def _cut_warning(name: str, hooks: OperatorBase) -> Callable[[Chunk, BoundingBox | None], None]:
-    """Return a function that warns once if the result depends on the division into tasks."""
+    # The returned function warns at most once, if the result depends on the division into tasks.
     remedies = [hooks.cut_remedy] if hooks.cut_remedy else []
 
     def warn(chunk: Chunk, box: BoundingBox | None) -> None:

@@ -21,7 +21,10 @@ def options_by_name(params: Iterable[click.Parameter]) -> dict[str, click.Option
 
 
 def split_argument(argument: str) -> tuple[str, str | None]:
-    """Return the option name in *argument* and the joined value, if any, as in ``--mip=2``."""
+    """Split ``--mip=2`` into ``--mip`` and ``2``; the value is ``None`` without ``=``.
+
+    ``-m2`` is split into ``-m`` and ``2``.
+    """
     if argument.startswith("--"):
         name, joined, value = argument.partition("=")
         return name, value if joined else None
@@ -29,7 +32,12 @@ def split_argument(argument: str) -> tuple[str, str | None]:
 
 
 def count_arguments(option: click.Option, first: str) -> int:
-    """Return how many arguments *option* takes, including *first*, which contains its name."""
+    """Return the number of command-line arguments that an option occupies, including its name.
+
+    Args:
+        option: the option.
+        first: argument that contains the name, and the value if written as ``--mip=2``.
+    """
     if option.is_flag or option.count:
         return 1
     return option.nargs + (split_argument(first)[1] is None)
@@ -41,12 +49,14 @@ def divide(
     others: Mapping[str, click.Option],
     ctx: click.Context,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Split arguments into those of the options *own*, those of the options *others*, and the rest.
+    """Split a command line into arguments of *own* options, of *others*, and the rest.
+
+    The rest starts at the first argument that is neither an option nor the value of an option.
 
     Args:
         arguments: arguments of the command line.
-        own: options by name.
-        others: options by name.
+        own: options of the first group, by name.
+        others: options of the second group, by name.
         ctx: context of the command, for messages.
 
     Raises:

@@ -1,9 +1,11 @@
-"""Divide a pipeline into overlapping stages, and count the tasks in each.
+"""Divide a pipeline into stages that overlap in time, and limit the tasks in each stage.
+
+In this example, the letters are tasks, and all stages run at the same time:
 
 ```
-read     a b c ->            several tasks at once if all operators are thread-safe, else one
-compute         d, then e    inference starts a task before the previous one is finished
-write                  f g   as in read; a single task at a time runs in the caller's thread
+read     f g h   several tasks at once if all operators are thread-safe, otherwise one task
+compute  d e     inference starts task e before task d is finished
+write    a b     like read; if only one task runs at a time, it runs in the caller's thread
 ```
 """
 
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """Consecutive operators that share a thread.
+    """Consecutive operators of a pipeline; for one task, the same thread runs all of them.
 
     Attributes:
         operators: the operators.
-        at_once: whether the operators process several tasks at the same time.
-        begins: whether the first operator starts a task before the previous one is finished.
-        depth: maximum number of finished tasks that wait for the next stage.
-        tasks: maximum number of tasks in progress or waiting.
+        at_once: whether the stage processes several tasks at the same time, each in its own thread.
+        begins: whether the first operator starts a task before the previous task is finished.
+        depth: limit of the number of finished tasks that wait for the next stage.
+        tasks: limit of the number of tasks that are in progress in this stage or wait after it.
     """
 
     operators: Sequence[Operator]

@@ -31,7 +31,10 @@ TimePoints = tuple[int, int] | Literal["all"]  # the first and the last time ind
 
 
 class BoxType(click.ParamType[_Box]):
-    """A box as text; for a `Region`, with an optional time index: ``t1_0-64_0-512_0-512``."""
+    """Type of an option whose value is a box, such as ``0-64_0-512_0-512``.
+
+    For a `Region`, the value may begin with a time index: ``t1_0-64_0-512_0-512``.
+    """
 
     name = "box"
 
@@ -45,7 +48,7 @@ class BoxType(click.ParamType[_Box]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> _Box:
-        """Parse a box string."""
+        """Convert text such as ``0-64_0-512_0-512`` to a box or region."""
         if isinstance(value, self._kind):
             return value
         try:
@@ -55,7 +58,7 @@ class BoxType(click.ParamType[_Box]):
 
 
 class TimePointsType(click.ParamType[TimePoints]):
-    """Time points: a number, a range with both ends, such as 0-9, or ``all``."""
+    """Time points: one index, a range that includes both ends, such as 0-9, or ``all``."""
 
     name = "time points"
 
@@ -100,28 +103,27 @@ class NamesType(click.ParamType[tuple[str, ...]]):
 
 
 class ItemName(click.ParamType[str]):
-    """The name of an item of the task, and whether the operator reads or makes it.
+    """Type of an option whose value is the name of an item of the task.
 
-    Before the first task, the pipeline reads these types to find the items of each operator.
+    The type also stores whether the operator reads or makes the item. From the types of an
+    operator's options, the pipeline knows before the first task which items the operator uses.
     """
 
     name = "name"
 
     def __init__(self, direction: Literal["in", "out"]) -> None:
-        """Store whether the item is read or made."""
         self.direction = direction
 
 
 class ItemNames(NamesType):
-    """Names of items, and whether the operator reads or makes them."""
+    """Type of an option whose value is several names of items; see `ItemName`."""
 
     def __init__(self, direction: Literal["in", "out"]) -> None:
-        """Store whether the items are read or made."""
         self.direction = direction
 
 
 class MarginType(click.ParamType[Any]):
-    """One of three margins in voxels, or ``auto``, which applies to all three."""
+    """The margin along one axis, in voxels, or ``auto``, which applies to all three axes."""
 
     name = "int"
 
@@ -186,7 +188,7 @@ class FractionType(click.ParamType["Fraction"]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> Fraction:
-        """Return the fraction."""
+        """Convert text such as ``3/2`` or ``1.5`` to a fraction."""
         from fractions import Fraction
 
         if isinstance(value, Fraction):
@@ -276,14 +278,19 @@ class ChannelsType(NumbersType):
 
 
 def three_of(option: str, value: Any) -> str:
-    """Return a sentence that asks for three numbers, with the given numbers as an example."""
+    """Return a sentence for an error message: give three numbers, as in the example.
+
+    Args:
+        option: name of the option and a space, for the example; may be empty.
+        value: wrong value; its numbers, if there are one or three, are used in the example.
+    """
     parts = [part for part in str(value).replace("x", ",").split(",") if is_digits(part)]
     numbers = {1: parts * 3, 3: parts}.get(len(parts), ["16", "64", "64"])
     return f"Give three, for z, y and x, with spaces between them: {option}{' '.join(numbers)}"
 
 
 class AxisType(click.IntRange):
-    """One of three whole numbers; the error message says that three numbers are needed."""
+    """A whole number for one of three axes; the error message asks for three numbers."""
 
     def convert(
         self,
@@ -291,7 +298,7 @@ class AxisType(click.IntRange):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> int:
-        """Return the number."""
+        """Convert the text of a whole number to an int."""
         try:
             int(value)
         except ValueError:
@@ -364,8 +371,9 @@ def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]
 
     Args:
         params: the parameters of one command.
-        args: arguments after the command: its options, then further commands. The further commands
-            are returned unchanged, since the same letter may be another option there.
+        args: arguments after the name of the command. They contain the options of the command,
+            then further commands. The further commands are returned unchanged, because a name such
+            as ``-m`` may be another option of a further command.
     """
     options = {name: p for p in params if isinstance(p, click.Option) for name in p.opts}
     result: list[str] = []
@@ -517,6 +525,9 @@ def environment_number(variable: str, option: str) -> int:
     text = os.environ.get(variable, "")
     if not is_digits(text):
         found = f"is {text!r}" if text else "is not set"
-        msg = f"{option} takes the task's number from {variable}, which {found}"
+        msg = (
+            f"{option} takes the task's number from the environment variable {variable}, which "
+            f"{found}"
+        )
         raise OptionError(msg)
     return int(text)

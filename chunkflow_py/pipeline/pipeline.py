@@ -1,11 +1,15 @@
-"""`Pipeline` checks operators as a whole and applies them to tasks, in the only loop over tasks.
+"""`Pipeline` checks its operators as a whole, then applies them to every task of a source.
 
 ```
-source -> read, read | compute, compute | write       one thread per stage, --ahead tasks between
-                       inference starts a task before the previous one ends
-          thread-safe loaders and savers process several tasks at once, one thread per task
-              <- required input: passed from the last operator back to the loaders
+source -> load, load | filter, inference | save
+          read stage | compute stage     | write stage
 ```
+
+- The stages run in different threads. Between two stages, up to ``--ahead`` tasks wait.
+- Inference starts a task before the previous task is finished.
+- Thread-safe loaders and savers process several tasks at once, with one thread per task.
+- Before the first task, the pipeline computes, from the last operator back to the loaders, which
+  input each operator needs for its output. A loader then knows how large a margin to read.
 """
 
 from __future__ import annotations
@@ -85,18 +89,14 @@ class _Item(NamedTuple):
 
 
 class _Made:
-    """Properties of an operator's output that follow from its first input and its hooks.
-
-    Args:
-        item: the first input.
-    """
+    """Properties of an operator's output, derived from its first input *item* and its hooks."""
 
     def __init__(self, item: _Item) -> None:
         self.item = item
         self._voxels: Voxels | dict[str, Voxels] | None = None
 
     def ask(self, hooks: OperatorBase) -> None:
-        """Call the hooks. If a hook raises an error, the results of earlier hooks are kept."""
+        """Call the hooks one by one; if a hook raises, results of earlier hooks stay stored."""
         read = self.item.voxels
         if hooks.declares("bounds"):
             self.item = self.item._replace(domain=hooks.bounds())
@@ -131,7 +131,7 @@ class _Made:
 
 
 class Listener:
-    """Receiver of a pipeline's events; the methods here do nothing."""
+    """Base class of objects that receive a pipeline's events; its own methods do nothing."""
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
         """Handle the start of the pipeline; *tasks* is the number of tasks, if known."""
@@ -165,8 +165,9 @@ class Pipeline:
         listener: receiver of the events.
 
     Attributes:
-        make_part_store: function that makes the store by which the tasks of a network exchange
-            patches. If the function, or its result, is ``None``, tasks exchange no patches.
+        make_part_store: function that returns a store for the results of patches that lie in
+            several tasks. Through this store, a task reuses patches that another task has computed.
+            If the function or its result is ``None``, each task computes all its patches.
     """
 
     def __init__(
@@ -208,12 +209,14 @@ class Pipeline:
         """Check item names, addresses, margins and outputs before the first task.
 
         Args:
-            problems: list that receives every problem (default: raise the first).
+            problems: list to which every problem is appended. By default, the first problem is
+                raised as an error.
 
         Raises:
-            OptionError: an operator reads an item that no earlier operator makes, two operators
-                write to the same place, or one reads where another writes.
-            ChunkflowError: an operator refuses the tasks or its input.
+            OptionError: no earlier operator makes an item that an operator reads, two operators
+                write to the same address, or an operator writes to an address that another
+                operator reads.
+            ChunkflowError: an operator cannot process the tasks or its input.
         """
         for check in (check_names, partial(check_places, in_place=self.in_place)):
             with noting(problems):
@@ -284,9 +287,9 @@ class Pipeline:
         if outline.time_points > 1 and hooks.destinations and not hooks.separates_times:
             msg = (
                 f"tasks cover {outline.time_points} time points, but {operator.name} writes files "
-                "whose names have no time index, so each time point would replace the one before; "
-                f"give generate-tasks one of --time-points, and {operator.name} another address "
-                "for each"
+                "whose names have no time index, so the files of each time point would replace the "
+                "files of the time point before; run the pipeline once for each time point, with "
+                f"one index in --time-points and another address for {operator.name}"
             )
             raise OptionError(msg)
         is_left_out = self.dry_run and operator.stage == "write"
@@ -294,7 +297,7 @@ class Pipeline:
             operator.hooks.prepare(outline)
 
     def _saved_as(self, operator: Operator) -> tuple[str, ...]:
-        """Return the known dtypes of the volumes that store the labels of *operator*."""
+        """Return the known dtypes of the volumes that store the labels that *operator* makes."""
         names, types = set(operator.outputs), []
         for later in self.operators[self.operators.index(operator) + 1 :]:
             if not names.isdisjoint(later.inputs):
@@ -306,14 +309,14 @@ class Pipeline:
         return tuple(filter(None, types))
 
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the box that operator *index* must make so that the task's box is complete.
+        """Return the box that the output of an operator must cover for the later operators.
 
-        The box is computed backwards from the last operator, whose output is needed in the task's
-        box. The input of each operator is needed in the box that the ``required_input`` of the
-        operator returns.
+        The box is computed backwards from the last operator, whose output must cover the task's
+        box. For each earlier operator, the hook `OperatorBase.required_input` of the next operator
+        returns the box that is needed.
 
         Args:
-            index: position of the operator, from 0.
+            index: position of the operator in the pipeline, from 0.
             box: the task's box, in voxels of the operator's first input.
             domain: bounds of the input volume, in voxels of the operator's output.
         """
@@ -360,10 +363,11 @@ class Pipeline:
     # --- estimates -------------------------------------------------------------------------------
 
     def entered_memory(self) -> PipelineMemory:
-        """Enter every operator, as a run does, and estimate the peak memory.
+        """Call ``__enter__`` of every operator, as a run does, and estimate the peak memory.
 
-        `check` must have been called. No error is raised if this machine has too little memory,
-        since another machine may execute the run.
+        After ``__enter__``, the memory of a loaded network, for example, is known. `check` must
+        have been called. No error is raised if this machine has too little memory, because another
+        machine may execute the run.
         """
         with ExitStack() as stack:
             for operator in self.operators:
@@ -371,10 +375,13 @@ class Pipeline:
             return self.estimated_memory()
 
     def estimated_memory(self, ahead: int | None = None) -> PipelineMemory:
-        """Estimate the peak memory; before operators are entered, more of its parts are unknown.
+        """Estimate the peak memory without loading anything.
+
+        Memory that an operator knows only after its ``__enter__``, such as the memory of a network,
+        counts as unknown if ``__enter__`` has not been called; see `entered_memory`.
 
         Args:
-            ahead: number of tasks to prefetch per stage (default: that of the pipeline).
+            ahead: number of tasks to prefetch per stage (default: the pipeline's own *ahead*).
         """
         if ahead is None:
             ahead = 1 if self._asked_ahead is None else self._asked_ahead
@@ -383,8 +390,8 @@ class Pipeline:
     def output_bytes(self, tasks: int) -> int:
         """Estimate how many bytes a given number of tasks stores, without compression.
 
-        `check` must have been called. Outputs of unknown size count as 0. Boxes at the end of the
-        volume count in full, although the volume may end inside them.
+        `check` must have been called. Outputs of unknown size count as 0. Each task counts as much
+        as the largest task, although tasks at the end of the volume may be smaller.
         """
         total = 0
         made: dict[str, Voxels | None] = {}
@@ -399,9 +406,9 @@ class Pipeline:
     # --- the run -------------------------------------------------------------------------------
 
     def run(self) -> Generator[Task]:
-        """Yield every task at the end of the pipeline, including failed and skipped ones.
+        """Yield every task after its last operator, including failed and skipped tasks.
 
-        The caller handles failures. `check` must have been called.
+        The error of a failed task is in `Task.outcome`. `check` must have been called.
         """
         with ExitStack() as stack:
             operators = [s for s in self.operators if not (self.dry_run and s.stage == "write")]
@@ -434,7 +441,7 @@ class Pipeline:
 
     @contextmanager
     def _exchanging(self, operator: Operator) -> Iterator[None]:
-        """Give a network a store by which its tasks exchange the patches that they share."""
+        # A network with two tasks or more receives a store for patches that lie in several tasks.
         boxes = self.source.hooks.boxes if self.source else None
         make = self.make_part_store
         if make is None or not operator.hooks.declares("part_store") or len(boxes or ()) < 2:
@@ -616,7 +623,11 @@ def _entered(operator: Operator | Source) -> Iterator[None]:
 
 
 class _Tasks:
-    """The tasks of a source; SystemExit and similar become errors that name the source."""
+    """Iterator over the tasks of a source.
+
+    Exceptions that would end the process, such as SystemExit, are replaced by an error that names
+    the source.
+    """
 
     def __init__(self, source: Source) -> None:
         self._source = source

@@ -64,8 +64,8 @@ def plugin_files(name: str, path: Path) -> dict[str, str]:
     """
     if not Path(name).expanduser().is_file():
         msg = (
-            f"plugin {name} is found at {path}; a run stores the file, so give this path instead "
-            "of the name"
+            f"plugin {name} is the file {path}, but a run needs the path of the file, because it "
+            "stores the file for its workers; give this path instead of the name"
         )
         raise OptionError(msg)
     return {name: "code"}
@@ -131,8 +131,8 @@ def check_call(
         signature.bind(*[None] * inputs, **keywords)
     except TypeError as error:
         msg = (
-            f"plugin {name} cannot be called with {inputs} inputs and {sorted(keywords)}: "
-            f"{error}; its signature is {signature}"
+            f"plugin {name} cannot be called with {inputs} --input-names and the arguments "
+            f"{sorted(keywords)}: {error}; its function has the signature {signature}"
         )
         raise OptionError(msg) from error
 
@@ -165,11 +165,11 @@ def parse_arguments(text: str) -> dict[str, Any]:
 def split_options(
     params: Sequence[click.Parameter], args: Sequence[str], commands: Collection[str]
 ) -> tuple[list[str], dict[str, Any]]:
-    """Split off the options that are not among *params*.
+    """Separate the options that are not among *params* from the other arguments.
 
-    The values of an unknown option are the next argument and the literals, such as numbers, that
-    follow. The values end at the name of a command or at another option. Without values, the option
-    is True.
+    Each option that is not among *params* takes the next argument as its value, and any Python
+    literals directly behind this argument as further values: ``--size 3 1 1`` has three values. The
+    values end at the name of a command or at another option. An option without values is True.
 
     Args:
         params: parameters of the command.
@@ -210,15 +210,15 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
 
     Args:
         name: name of the plugin.
-        result: one item, or a list or tuple with one item per name. If there is a single name, the
-            result None becomes an item, so that skip-none can skip the task. Without names, the
-            result is dropped.
-        outputs: names of the items to make.
-        like: chunk that determines the position of arrays (z, y, x) and (c, z, y, x). An array may
-            be cropped by the same number of voxels at both ends of an axis.
+        result: one item, or a list or tuple with one item for each name in *outputs*. The result
+            None is an item if *outputs* has one name, so that ``skip-none`` can skip the task.
+        outputs: names of the items to make; if there is no name, the result is dropped.
+        like: chunk whose centre becomes the centre of each array (z, y, x) or (c, z, y, x). Along
+            each axis, an array may be smaller than *like* by an even number of voxels.
 
     Raises:
-        ChunkError: the numbers of results and names differ, or a crop is not symmetric.
+        ChunkError: the number of items differs from the number of names, or an array has a size
+            that is not allowed.
     """
     if not outputs:
         return {}

@@ -91,8 +91,8 @@ def find(name: str) -> Called:
         operator = getattr(load_file(path), "command", None)
         if not isinstance(operator, OperatorCommand):
             msg = (
-                f"command of {path} is not an operator; decorate it with @transform, @operator or "
-                "@source"
+                f"the function command in {path} does not make an operator; decorate the function "
+                "with @transform, @operator or @source"
             )
             raise OptionError(msg)
         return Called(name, path, operator)
@@ -100,17 +100,20 @@ def find(name: str) -> Called:
 
 
 def _command_name(name: str) -> str:
-    """Return the name of the operator that *name* may refer to; "" if *name* is another path."""
+    # Names of chunkflow 1.x, such as chunkflow/plugins/median_filter, also refer to operators.
     folder, _, last = name.removesuffix(".py").rpartition("/")
     word = last.replace("_", "-")
     return COMMANDS.get(word, word) if folder in ("", *PLUGIN_FOLDERS) else ""
 
 
 class PluginCommand(OperatorCommand):
-    """The command ``plugin``; the ``obj`` of its context is the `Called` function or operator."""
+    """The command ``plugin``, whose options include the options of the file in ``--file``.
+
+    While a command line is parsed, ``ctx.obj`` is the `Called` function or operator.
+    """
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options of the command and of the function that it calls."""
+        """Return the options of ``plugin`` and, if known, of the function that is called."""
         called = ctx.obj if isinstance(ctx.obj, Called) else None
         own = super().get_params(ctx)
         known = options_by_name(own)
@@ -118,7 +121,7 @@ class PluginCommand(OperatorCommand):
         return [*own, *(option for option in more if option.opts[0] not in known)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Find the called function, and parse its options together with those of the command."""
+        """Find the called function, and parse its options and the options of ``plugin``."""
         ctx.obj = None
         group = ctx.parent.command if ctx.parent else None
         names = group.list_commands(ctx) if isinstance(group, click.Group) else []
@@ -141,7 +144,7 @@ class PluginCommand(OperatorCommand):
         return rest
 
     def invoke(self, ctx: click.Context) -> Operator | Source:
-        """Return the operator of the plugin, or an operator that calls its ``execute``."""
+        """Return the plugin's operator, or an operator that calls the plugin's ``execute``."""
         called: Called = ctx.obj
         if called.operator is None:
             operator = super().invoke(ctx)
@@ -197,7 +200,6 @@ class PluginCommand(OperatorCommand):
 
 
 def _file(arguments: Sequence[str]) -> str | None:
-    """Return the value of ``--file`` among arguments of ``plugin``."""
     for index, argument in enumerate(arguments):
         name, value = split_argument(argument)
         if name in ("--file", "-f"):
@@ -206,7 +208,7 @@ def _file(arguments: Sequence[str]) -> str | None:
 
 
 def _operator_argv(called: Called, own: dict[str, Any]) -> list[str]:
-    """Return the arguments for the operator: item names, the value of --args, and options."""
+    """Return the operator's arguments, from --input-names, --output-names, --args and options."""
     params = [p for p in called.operator.params if isinstance(p, click.Option)]  # type: ignore[union-attr]
     params.sort(key=lambda option: not str(option.name).startswith("input"))  # the first input
     argv = [] if own["label"] is None else ["--name", own["label"]]
@@ -249,7 +251,6 @@ def _operator_argv(called: Called, own: dict[str, Any]) -> list[str]:
 
 
 def _option_argv(option: click.Option, value: Any) -> list[str]:
-    """Return the arguments that give *value* to *option*."""
     if value is None:
         return []
     if option.is_flag:

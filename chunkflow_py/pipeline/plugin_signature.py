@@ -50,7 +50,6 @@ class ListType(click.ParamType[Any]):
     """Values separated by commas."""
 
     def __init__(self, kind: str, make: type) -> None:
-        """Store the type of the values and of the collection."""
         self.name, self.kind, self.make = f"{kind},{kind},…", _PLAIN[kind], make
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

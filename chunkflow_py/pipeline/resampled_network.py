@@ -1,22 +1,23 @@
-"""Run a network at its own voxel size: resample the input, and the output back to its grid.
+"""Run a network at the voxel size of its training, although the input has another voxel size.
 
 ```
 input           |  0  |  1  |  2  |  3  |  4  |  5  |         as loaded
                       normalised, then resampled to the voxels of the network
 network         |    0    |    1    |    2    |    3 |        patches, blending
-                      resampled back, then activation and dtype
-output          |  0  |  1  |  2  |  3  |  4  |  5  |         the grid of the input
+                      resampled back to the voxels of the input, then activation and dtype
+output          |  0  |  1  |  2  |  3  |  4  |  5  |         voxels of the input
 ```
 
 nnU-Net processes only the box around all voxels that are not 0. The voxels of the network then
 begin at the corner of this box. The output is 0 outside of the box, and tasks outside of it are
 skipped.
 
-Interpolated values are not rounded to the dtype of the image. The blended float32 output is
-resampled, not the stored one: activation with ``--activate after``, conversion to uint8 and argmax
-are computed on the grid of the input. The network is an operator between two operators that change
-the voxel size: its tasks, patches and exchange are those of a pipeline that contains these
-operators.
+The input of the network is float32, so that interpolated values are not rounded to the dtype of the
+image. The float32 output of the network is resampled before activation with ``--activate after``,
+conversion to uint8 and argmax.
+
+The pipeline runs three operators one after the other: an `InputResampler`, the network, and an
+`OutputResampler`. The network does not depend on the resampling.
 """
 
 from __future__ import annotations
@@ -57,36 +58,41 @@ logger = logging.getLogger(__name__)
 
 
 def settings_at_network_size(settings: EngineSettings) -> EngineSettings:
-    """Return the settings of the network, without what is computed after resampling.
+    """Return the settings without the steps that are done before or after the network.
+
+    The `InputResampler` normalises. The `OutputResampler` converts the dtype and, with
+    ``--activate after``, applies the activation.
 
     Raises:
-        OptionError: the mask of myelin is requested, which is not resampled.
+        OptionError: an option of the network cannot be combined with ``--resample``.
     """
     if settings.mask_myelin_threshold is not None:
         msg = (
-            "--mask-myelin-threshold cannot be combined with --resample; leave it out, and apply "
-            "threshold and mask to the last channel"
+            "--mask-myelin-threshold cannot be combined with --resample; leave out "
+            "--mask-myelin-threshold, and apply the operators threshold and mask to the last "
+            "channel of the output"
         )
         raise OptionError(msg)
     at_size = replace(settings, output_dtype="float32", normalizer=Normalizer("none"))
     if settings.skip_empty and settings.normalizer.shift:
         msg = (
-            "--skip-empty-patches looks for zeros, which --normalize changes before --resample; "
-            "leave --skip-empty-patches out, or use --patch-mask"
+            "--skip-empty-patches skips patches of zeros, but with --resample the image is "
+            "normalised before it is divided into patches, and --normalize changes zeros to other "
+            "values; leave --skip-empty-patches out, or use --patch-mask"
         )
         raise OptionError(msg)
     if settings.activate == "before":
         return at_size
     if settings.skip_empty:
         msg = (
-            "--skip-empty-patches sets patches to zero, which --activate after --resample would "
-            "change; use --activate before"
+            "--skip-empty-patches sets the output of empty patches to zero, but with --resample "
+            "and --activate after, the activation would change these zeros; use --activate before"
         )
         raise OptionError(msg)
     if settings.augment and settings.meaning in ("affinity", "vector"):
         msg = (
-            f"--augment moves the {settings.meaning} channels of each patch, which --activate "
-            "after --resample does not know to be such; use --activate before"
+            f"--augment permutes the {settings.meaning} channels of each patch, which is not "
+            "possible with --resample and --activate after; use --activate before"
         )
         raise OptionError(msg)
     # Before the activation, values are logits.
@@ -97,13 +103,13 @@ def settings_at_network_size(settings: EngineSettings) -> EngineSettings:
 
 @dataclass
 class InputGrid:
-    """The grid of the chunk before it was resampled, as far as it is known.
+    """The voxel grid of a chunk before the chunk was resampled.
 
     Attributes:
         domain: bounds of the volume, in voxels of the chunk; ``None`` if unknown.
-        voxel_size_nm: voxel size, nanometres, zyx; ``None`` if unknown.
-        scale: size of a voxel of the network in voxels of the chunk; ``None`` if unknown.
-        method: method that resamples outputs back to this grid.
+        voxel_size_nm: voxel size of the chunk, nanometres, zyx; ``None`` if unknown.
+        scale: how many voxels of the chunk a voxel of the network spans, zyx; ``None`` if unknown.
+        method: method that resamples outputs of the network back to this grid.
         processed: part of *domain* that the network processes; ``None`` if unknown.
         origin: corner at which voxel 0 of the network begins, in voxels of the chunk, zyx.
     """
@@ -127,14 +133,17 @@ class InputResampler(Resampler):
     """Normalises the input of a network, and resamples it to the network's voxel size.
 
     Attributes:
-        original: name under which the task holds the `InputGrid`.
-        settings: engine settings of the user: number of channels and normalisation.
+        original: name of the task's item that stores the `InputGrid`.
+        settings: settings that the user gave for the network; the number of input channels and the
+            normalisation are used here.
         warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
             maximum of their type.
-        rule: function that chooses factor and methods for a box of voxels of a given size; by
-            default, the voxel sizes decide.
-        processed: box of the image that the network processes (default: the whole image); needs
-            *rule*.
+        rule: function of a box of the image and its voxel size. It returns the factor, the method
+            for the image and the method for the outputs. A model defines such a function if it has
+            its own rule for resampling. If *rule* is ``None``, *voxel_size_nm* and *method* are
+            used.
+        processed: box of the image that the network processes (default: the whole image). If it is
+            given, *rule* must be given.
     """
 
     original: str = ""
@@ -153,8 +162,9 @@ class InputResampler(Resampler):
             self._use(self._grid_of(domain, size_nm))
         elif self.rule is not None and outline.has_tasks:
             msg = (
-                "the voxel size and the bounds of the image decide how it is resampled, but they "
-                "are not known before the first task; load the image with load-volume"
+                "the model resamples an image according to its voxel size and bounds, but the "
+                "voxel size and bounds of this image are not known before the first task; load the "
+                "image with load-volume"
             )
             raise OptionError(msg)
         super().prepare(outline)
@@ -200,12 +210,12 @@ class InputResampler(Resampler):
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return the properties of the result for an input like *read*: float32."""
+        """Return the channels and kind of the input *read*, with the dtype float32."""
         return read._replace(dtype="float32")
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for a chunk of extent *size*, with its normalised copy."""
+        """Return the memory for resampling a chunk of extent *size*, with its normalised copy."""
         needed = super().memory(size)
         if needed is None or size is None or self.settings is None:
             return needed
@@ -220,7 +230,7 @@ class InputResampler(Resampler):
         return replace(super()._resampling(scale, voxels), origin=self._grid.origin)
 
     def __call__(self, task: Task) -> Task:
-        """Add the resampled chunk, and the grid of the input, to the task.
+        """Add the resampled chunk and the `InputGrid` to the task.
 
         Raises:
             Skip: the task contains no voxel that the network processes.
@@ -243,7 +253,6 @@ class InputResampler(Resampler):
         return task
 
     def _input(self, task: Task) -> Chunk:
-        """Return the normalised chunk."""
         from chunkflow_py.inference.engine import as_channels
 
         chunk = task.chunk(self.input_name)
@@ -267,12 +276,13 @@ class OutputResampler(OperatorBase):
     """Resamples the outputs of a network to the grid of the input, and converts them.
 
     Attributes:
-        settings: engine settings of the user: activation and dtype of the result.
-        names: names of the chunks, which are replaced; in the order of the outputs.
-        resampled: name of the resampled input, which is removed.
-        original: name under which the task holds the `InputGrid`, which is removed.
-        grid: function that returns the grid of the input, as far as it is known before the first
-            task.
+        settings: settings that the user gave for the network; the activation and the dtype of the
+            result are used here.
+        names: names of the chunks with the network's outputs. Each chunk is replaced by the
+            resampled chunk.
+        resampled: name of the resampled input of the network; this chunk is removed from the task.
+        original: name of the task's item that stores the `InputGrid`; this item is removed.
+        grid: function that returns the `InputGrid` as far as it is known before the first task.
     """
 
     settings: EngineSettings
@@ -307,13 +317,13 @@ class OutputResampler(OperatorBase):
     @property
     @hook
     def shrinks_by(self) -> Scale | None:
-        """Size of an input voxel in voxels of the network, if it is known."""
+        """How many voxels of the network a voxel of the result spans, zyx; ``None`` if unknown."""
         return self._scale
 
     @property
     @hook
     def removes(self) -> tuple[str, ...]:
-        """Name of the resampled input."""
+        """Name of the resampled input, which later operators do not need."""
         return (self.resampled,)
 
     @hook
@@ -331,7 +341,7 @@ class OutputResampler(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the output of the network that the result in *box* depends on."""
+        """Return the box of the network's output, in voxels of the network, to compute *box*."""
         grid = self.grid()
         if self._scale is None:
             return domain
@@ -340,7 +350,7 @@ class OutputResampler(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for an output of the network of extent *size*."""
+        """Return the memory for resampling an output of the network of extent *size* (voxels)."""
         if size is None or self._scale is None:
             return None
         rows = zip(size, self._scale, strict=True)
@@ -351,7 +361,7 @@ class OutputResampler(OperatorBase):
         return OperatorMemory(result, work=(4 * channels + 8) * largest)
 
     def __call__(self, task: Task) -> Task:
-        """Replace the outputs by outputs on the grid of the input."""
+        """Replace each output of the network by an output with the voxel size of the input."""
         grid: InputGrid = task.items.pop(self.original)
         del task.items[self.resampled]
         for name, settings in self._by_name().items():
@@ -359,7 +369,6 @@ class OutputResampler(OperatorBase):
         return task
 
     def _by_name(self) -> dict[str, EngineSettings]:
-        """Return the settings of each output, by the name of its chunk."""
         settings = self.settings
         if not settings.outputs:
             return {self.names[0]: settings}
@@ -439,13 +448,13 @@ def resampling_around(
     """Return the operators that resample the input and the outputs of a network.
 
     Args:
-        settings: engine settings of the user.
+        settings: settings that the user gave for the network.
         voxel_size_nm: voxel size that the network was trained with, nanometres, zyx.
-        method: ``linear`` or ``cubic``.
-        names: names of the chunk to process, of the resampled chunk, and of the outputs.
+        method: method of interpolation, ``linear`` or ``cubic``.
+        names: name of the chunk to process, name of the resampled chunk, and names of the outputs.
         label: label of the network's operator.
         warn_of_dtype: see `InputResampler`.
-        rule: see `InputResampler`; replaces *voxel_size_nm* and *method*.
+        rule: see `InputResampler`; if given, *voxel_size_nm* and *method* are not used.
         processed: box of the image that the network processes; see `InputResampler`.
     """
     source, resampled, outputs = names

@@ -1,4 +1,6 @@
-"""`Resampler`: the operator that changes the voxel size of a chunk, with its box and its halo.
+"""`Resampler`, the operator that changes the voxel size of a chunk.
+
+Loaders read a margin around each chunk, so that the result does not depend on the tasks:
 
 ```
 domain   |------------------------------------------|   bounds of the volume, in input voxels
@@ -36,15 +38,16 @@ Choice = Literal["auto", "linear", "cubic", "hat", "spline", "nearest", "mode"]
 
 @dataclass
 class Resampler(OperatorBase):
-    """Resamples a chunk of every task; the box and the voxel size of the chunk change.
+    """Resamples a chunk of every task to another voxel size.
+
+    Exactly one of *voxel_size_nm* and *factor* must be given; the other must be ``None``.
 
     Attributes:
-        voxel_size_nm: voxel size of the result, nanometres, zyx; ``None`` along an axis keeps the
-            size of the input; ``None`` if *factor* is given.
-        factor: size of a voxel of the result in voxels of the input, zyx; ``None`` if
-            *voxel_size_nm* is given.
-        method: method of `chunkflow_py.core.resampling.Resampling`, or ``auto``: for labels,
-            ``mode``; else ``linear``.
+        voxel_size_nm: voxel size of the result, nanometres, zyx. Along an axis with ``None``, the
+            voxel size does not change.
+        factor: how many voxels of the input a voxel of the result spans, zyx.
+        method: method of `chunkflow_py.core.resampling.Resampling`; ``auto`` selects ``mode`` for
+            labels and ``linear`` for other chunks.
         input_name: name of the chunk to resample.
         output_name: name of the result.
     """
@@ -68,13 +71,14 @@ class Resampler(OperatorBase):
         """Check the options.
 
         Raises:
-            OptionError: not exactly one of *voxel_size_nm* and *factor* is given.
+            OptionError: neither or both of *voxel_size_nm* and *factor* are given.
         """
         if (self.voxel_size_nm is None) == (self.factor is None):
-            count = "neither" if self.factor is None else "both"
+            count = "neither is" if self.factor is None else "both are"
             msg = (
-                f"resample needs either --voxel-size or --factor, but {count} is given; "
-                "--voxel-size is the size of the voxels of the result, zyx"
+                f"resample needs either --voxel-size or --factor, but {count} given; give "
+                "--voxel-size, the size of a voxel of the result, zyx, or --factor, the size of "
+                "a voxel of the result in voxels of the chunk, zyx"
             )
             raise OptionError(msg)
         self._scale = self.factor
@@ -118,7 +122,7 @@ class Resampler(OperatorBase):
     @property
     @hook
     def shrinks_by(self) -> Scale | None:
-        """Size of a voxel of the result in voxels of the input, if it is known."""
+        """How many voxels of the input a voxel of the result spans, zyx; ``None`` if unknown."""
         return self._scale
 
     @hook
@@ -128,14 +132,14 @@ class Resampler(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input that the result in *box*, in voxels of the result, depends on."""
+        """Return the input box (voxels of the input) that the result in *box* depends on."""
         if self._scale is None:
             return domain
         return self._resampling(self._scale, self._voxels).required_input(box, domain)
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for a chunk of extent *size*: the result and floats of one channel."""
+        """Return the memory for resampling a chunk of extent *size* (voxels, zyx)."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         if size is None or self._scale is None:
@@ -149,7 +153,7 @@ class Resampler(OperatorBase):
 
         Raises:
             ChunkError: voxels of the dtype cannot be interpolated.
-            GeometryError: the volume contains the centre of no voxel of the result.
+            GeometryError: the volume is so small that the result would have no voxels.
         """
         from chunkflow_py.core.chunk import Chunk, Voxels
 
@@ -161,8 +165,9 @@ class Resampler(OperatorBase):
         domain = resampling.output_box(chunk.domain)
         if domain.is_empty and not chunk.domain.is_empty:
             msg = (
-                f"volume {chunk.domain} contains the centre of no voxel that is {scale} times as "
-                f"large (zyx); choose a voxel size of at most {_largest_nm(chunk)} nm (zyx)"
+                f"volume {chunk.domain} is too small for voxels that are {scale} times as large "
+                "(zyx), because no centre of such a voxel is inside the volume; choose a voxel "
+                f"size of at most {_largest_nm(chunk)} nm (zyx)"
             )
             raise GeometryError(msg)
         target = resampling.output_box(chunk.bbox).intersection(domain)
@@ -177,7 +182,6 @@ class Resampler(OperatorBase):
         return task
 
     def _input(self, task: Task) -> Chunk:
-        """Return the chunk to resample."""
         return task.chunk(self.input_name)
 
     def _resampling(self, scale: Scale, voxels: Voxels | None) -> Resampling:

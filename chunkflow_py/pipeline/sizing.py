@@ -1,9 +1,9 @@
 """Set up a run of a network: choose sizes, create volumes, make tasks, and print the command.
 
-```
-memory, patches   ->  size of tasks  ->  blocks  ->  volume (and thumbnail)
-                                     ->  tasks   ->  operators, or a queue
-```
+1. The size of a task follows from the patch size and the memory of a worker.
+2. The block size follows from the task size, because no two tasks may write to one block.
+3. The volume and its thumbnail are created.
+4. The tasks are passed to the operators of the pipeline, or sent to a queue.
 """
 
 from __future__ import annotations
@@ -47,25 +47,27 @@ class Environment(SourceBase):
         output_patch_size: output patch of the network, voxels, zyx.
         input_patch_size: input patch of the network (default: the output patch).
         output_patch_overlap: overlap of neighbouring output patches (default: half a patch).
-        crop_chunk_margin: voxels to crop on each side of a chunk's output, zyx. If given, the patch
-            grid starts at the corner of each chunk, else at the corner of the volume.
+        crop_chunk_margin: voxels to crop on each side of a chunk's output, zyx. With a margin, the
+            patch grid starts at the corner of each chunk; with ``None``, it starts at the corner of
+            the volume.
         max_ram_size: memory of a worker, GB.
         channel_num: number of output channels.
         dtype: dtype of the output; with ``float16``, the network computes in float16 and the output
             is stored as float32.
         mip: level of the output.
-        max_mip: coarsest level of a mask; along y and x, tasks consist of whole voxels of this
-            level.
-        thumbnail_mip: coarsest level of the thumbnail, ``None`` for no thumbnail.
+        max_mip: level of the coarsest mask that will be used. Along y and x, the task size is a
+            multiple of the size of a voxel of this level.
+        thumbnail_mip: coarsest level of the thumbnail; ``None`` creates no thumbnail.
         encoding: encoding of the blocks.
         voxel_size: voxel size at mip 0, nanometres, zyx.
         overwrite_info: replace an existing info file that differs.
         queue_name: name of a queue for the tasks, or ``None``.
         visibility_timeout: visibility timeout of that queue, seconds.
         opening: credentials and options of the store.
-        announced: volumes that will be created, for later commands of the pipeline.
-        dry_run: only print the sizes and the command; create and send nothing.
-        tell: function that prints a line.
+        announced: dict to which the volumes that will be created are added, so that later commands
+            of the pipeline know these volumes before they exist.
+        dry_run: only print the sizes and the command; create no volume and send no tasks.
+        tell: function that prints a line of the report.
     """
 
     volume_path: str
@@ -91,7 +93,7 @@ class Environment(SourceBase):
     tell: Callable[[str], None] = print
 
     def __post_init__(self) -> None:
-        """Choose the sizes, and tell later commands which volumes will be created.
+        """Choose the sizes, and add the volumes that will be created to *announced*.
 
         Raises:
             OptionError: options contradict each other, or no size fits into memory.
@@ -250,7 +252,11 @@ class Environment(SourceBase):
 
     @hook
     def create_output(self) -> str | None:
-        """Create the volumes; return the address of the output if this call created it."""
+        """Create the output and its thumbnail unless they exist.
+
+        Returns:
+            The address of the output, or ``None`` if the output existed.
+        """
         made = []
         for creator in self.creators:
             creator.prepare(None)

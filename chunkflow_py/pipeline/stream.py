@@ -1,4 +1,4 @@
-"""Streams that prefetch in background threads: all concurrency between stages is here."""
+"""Iterators that run a stage of a pipeline in background threads."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ def prefetch(
     name: str = "prefetch",
     halt: Callable[[], None] = _nothing,
 ) -> Iterator[T]:
-    """Yield the items of *stream*; one thread prefetches up to *depth* of them.
+    """Yield the items of *stream* in their order; one thread prefetches up to *depth* items.
 
-    The order is kept. If the stream raises an exception, it is raised in the place of the item that
-    failed. Closing the generator early stops the thread and closes the stream.
+    An exception of the stream is raised after all earlier items are yielded. Closing the generator
+    early stops the thread and closes the stream.
 
     Args:
         stream: stream to run in the background.
         depth: maximum number of prefetched items; 0 runs the stream in the caller's thread.
         name: name of the thread, for debuggers and logs.
-        halt: function that is called before the wait for the thread's end. It must end a stream
-            that is waiting for its next item.
+        halt: function that is called when the generator is closed. If the stream is waiting for an
+            item, from a queue for example, this function must end the wait, because otherwise the
+            generator would wait for the thread.
     """
     if depth == 0:
         yield from stream
@@ -65,20 +66,19 @@ def mapped(
     name: str = "mapped",
     halt: Callable[[], None] = _nothing,
 ) -> Iterator[R]:
-    """Yield ``work(item)`` for each item, in order; several items are processed at the same time.
+    """Yield ``work(item)`` for each item in order, and process several items at the same time.
 
-    ```
-    depth 1     work(a) --------------> yield a'        b runs while the caller waits for a';
-                work(b) --------------------> yield b'   c starts when the caller asks for b'
-    ```
+    An example with depth 1: ``work(a)`` and ``work(b)`` start together, while the caller waits for
+    the result of a. ``work(c)`` starts when the caller requests the result of b.
 
-    The order is kept. An error is raised in the place of the item that failed, and no further item
-    is started. Closing the generator early waits for started items and closes the stream.
+    An exception of ``work(item)`` is raised after all earlier results are yielded, and no further
+    item is started. Closing the generator early waits for started items and closes the stream.
 
     Args:
         stream: items, taken one after the other in a separate thread.
         work: function that several threads may call at the same time.
-        depth: maximum number of items in progress besides the one that the caller waits for.
+        depth: limit of the number of items in progress in addition to the item that the caller
+            waits for.
         name: name of the threads.
         halt: see `prefetch`.
     """
@@ -112,17 +112,20 @@ def overlapped(
     name: str = "overlapped",
     halt: Callable[[], None] = _nothing,
 ) -> Iterator[T]:
-    """Yield the result of each item; an item is started before the previous one is finished.
+    """Yield the result of each item, and start an item before the previous item is finished.
 
     ```
-    begin(a) ---------------------> yield a'
-                begin(b) ----------------------------> yield b'      b starts when available;
-                                        begin(c) ----->              a' never waits for it
+    begin(a) ---------------------> result of a
+                begin(b) ----------------------------> result of b
+                                        begin(c) ----------------------> result of c
     ```
+
+    The next item is started as soon as *stream* yields it, but no result waits for the next item.
 
     Args:
-        stream: items; a thread takes them.
-        begin: function that starts the work on an item; items are processed one after the other.
+        stream: items, taken one after the other in a separate thread.
+        begin: function that starts the work on an item and returns the future of the result. At
+            most two items are in progress at a time.
         name: name of the thread.
         halt: see `prefetch`.
     """
@@ -178,18 +181,14 @@ class _Threads(ThreadPoolExecutor):
 
 
 def _one_thread(name: str) -> _Threads:
-    """Return a pool whose thread already runs.
-
-    Otherwise, Ctrl-C during the start of the thread would make the pool lose the thread: nothing
-    could wait for the thread or close its stream.
-    """
+    # The thread is started here, because Ctrl-C during a later start would make the pool lose the
+    # thread, and nothing could wait for the thread or close its stream.
     pool = _Threads(1, name)
     pool.submit(int).result()
     return pool
 
 
 def _result(future: Future[T], threads: _Threads) -> T:
-    """Wait for a result of a pool as long as one of its threads is alive."""
     while not future.done() and not wait((future,), LOOK_S).done:
         threads.check()
     return future.result()
@@ -202,9 +201,5 @@ def _wait_for_either(one: Future[Any], other: Future[Any], threads: _Threads) ->
 
 
 def _came(upcoming: Future[object]) -> bool:
-    """Return whether an item is ready.
-
-    A failed item does not count as ready, because its error is raised only after all earlier items
-    are yielded.
-    """
+    # A failed item does not count, because its error is raised after all earlier items are yielded.
     return upcoming.done() and upcoming.exception() is None

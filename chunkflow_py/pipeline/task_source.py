@@ -1,9 +1,9 @@
-"""Tasks of `generate-tasks`: plan them, and yield, send or write them.
+"""Plan the tasks of `generate-tasks`, and yield the tasks, send them or write them to a file.
 
-```
-grid over a region or a volume  ->  boxes of interest  ->  boxes in the mask  ->  a part of them
-                                                    to the pipeline, a queue, or a file  <-
-```
+1. A grid divides a region or a volume into boxes.
+2. Boxes outside the boxes of interest and boxes outside the mask are omitted.
+3. The remaining boxes are the tasks; the user may select a range of tasks.
+4. The selected tasks are yielded to the pipeline, sent to a queue, or written to a file.
 """
 
 from __future__ import annotations
@@ -44,19 +44,24 @@ class Planner:
     """Settings that determine the tasks.
 
     Attributes:
-        chunk_size: extent of a box of the grid; ``None``: the boxes of *bbox_file* are the tasks.
-        region: start, stop and size of the region that the grid covers; ``None`` if not given.
+        chunk_size: extent of a box of the grid, voxels, zyx. If it is ``None``, the boxes of
+            *bbox_file* are the tasks.
+        region: start, stop and size of the region that the grid covers, voxels, zyx; each may be
+            ``None``.
         grid_size: number of boxes along each axis (default: as many as cover the region).
         respect_stop: crop the last boxes at the region's end.
-        aligned_block_size: grow the region to multiples of this size.
-        volume_path: volume whose bounds complete the region; boxes are in voxels of this volume.
-        mip: mip of that volume.
+        aligned_block_size: enlarge the region so that its start and stop are multiples of this
+            size.
+        volume_path: volume to divide into tasks. Where *region* has no start or stop, the start or
+            stop of the volume is used.
+        mip: mip of *volume_path*, in whose voxels all boxes are given.
         opening: credentials and options of the volumes.
         selected: number of the first task to make, and 1 plus the number of the last task to make.
-            Tasks are numbered from 0 in *order*. ``None`` as the second number selects all tasks
-            from the first on.
+            Tasks are numbered from 0 in *order*. If the second number is ``None``, the first
+            number and all larger numbers are selected.
         order: order in which tasks are counted and made.
-        bbox_file: file of boxes of interest; other boxes are omitted.
+        bbox_file: file of boxes of interest; boxes of the grid that overlap none of these boxes are
+            omitted.
         mask: volume of a coarse mask; boxes in which the mask is zero everywhere are omitted.
         mask_mip: mip of the mask.
         voxel_size_nm: voxel size of the boxes, nanometres, zyx (default: as in *volume_path*).
@@ -90,7 +95,7 @@ class Planner:
         """Return the tasks.
 
         Raises:
-            OptionError: no task is left, or the selected tasks do not exist.
+            OptionError: all boxes were omitted, or the selected tasks do not exist.
             VolumeError: the volume, the mask or the file of boxes cannot be read.
         """
         wanted = self._wanted()
@@ -127,8 +132,8 @@ class Planner:
         if self.times == "all":
             if self._volume is None:
                 msg = (
-                    "--time-points all needs the volume that has them; give --volume-path, or the "
-                    "time points as a range such as 0-9"
+                    "--time-points all needs a volume to read the number of time points from; give "
+                    "--volume-path, or give a range such as --time-points 0-9"
                 )
                 raise OptionError(msg)
             return None if existing is None else range(existing)
@@ -144,7 +149,7 @@ class Planner:
 
     @property
     def _time_count(self) -> int | None:
-        """Number of time points that the plan numbers, from time point 0 to the last one."""
+        """The last time index plus 1, because a plan numbers its tasks from time index 0."""
         return None if self._time_range is None else self._time_range.stop
 
     @cached_property
@@ -156,7 +161,7 @@ class Planner:
         return open_volume(self.volume_path, self.mip, opening=self.opening)
 
     def _wanted(self) -> list[Region]:
-        """Return the boxes of interest, grown to whole blocks if the boxes are the tasks."""
+        # If the boxes of interest are the tasks themselves, they are enlarged to whole blocks.
         if self.bbox_file is None:
             return []
         from chunkflow_py.queue.box_file import read_regions
@@ -165,9 +170,10 @@ class Planner:
         if self.chunk_size is not None:
             if timed := next((r for r in regions if r.time is not None), None):
                 msg = (
-                    f"{self.bbox_file} has boxes with a time, such as {timed}, which cannot be "
-                    "divided into tasks; leave out --chunk-size, or remove the times and give one "
-                    f"time index by --bounding-box t{timed.time}_…"
+                    f"{self.bbox_file} has boxes with a time index, such as {timed}, but "
+                    "--chunk-size can only divide boxes without a time index; leave out "
+                    "--chunk-size, or remove the time indices from the file and give one time "
+                    f"index by --bounding-box t{timed.time}_…"
                 )
                 raise OptionError(msg)
             return regions
@@ -244,7 +250,7 @@ class Planner:
         return kept
 
     def _part(self, total: int) -> range:
-        """Return the positions of the selected tasks; each time point has *total* tasks."""
+        """Return the numbers of the selected tasks; each time point has *total* tasks."""
         first, end = self.selected
         times = self._time_range or range(1)
         before = times.start * total  # numbers begin at time point 0
@@ -266,7 +272,7 @@ class TaskGenerator(SourceBase):
         create_queue: create the queue, and for SQS its dead-letter queue, if it does not exist.
         dry_run: send and write nothing.
         lease_s: visibility timeout of a new SQS queue, seconds. It applies to workers that do not
-            set a timeout themselves. Workers of chunkflow 1.x set none, and do not renew leases.
+            set a timeout themselves, such as workers of chunkflow 1.x, which do not renew leases.
         order: order in which tasks are sent to the queue: ``checkerboard``, or the plan's order.
             The pipeline and the file always get the tasks in the order of the plan.
     """
@@ -288,9 +294,10 @@ class TaskGenerator(SourceBase):
     @property
     @hook
     def boxes(self) -> Boxes:
-        """The boxes of the whole grid or list, not only of the selected part.
+        """The boxes of the whole grid or list, not only of the selected tasks.
 
-        Jobs that share a grid therefore choose the same bounds and write units for a new volume.
+        Therefore, jobs that each process a part of one grid compute the same bounds and write units
+        for a new volume.
         """
         return self.plan.boxes
 
@@ -414,7 +421,10 @@ def _selected(options: Mapping[str, Any]) -> tuple[int, int | None]:
         text = os.environ.get("DISBATCH_REPEAT_INDEX", "")
         if not is_digits(text):
             found = f"is {text!r}" if text else "is not set"
-            msg = f"--disbatch takes the task's number from DISBATCH_REPEAT_INDEX, which {found}"
+            msg = (
+                "--disbatch takes the task's number from the environment variable "
+                f"DISBATCH_REPEAT_INDEX, which {found}; start the command with disBatch"
+            )
             raise OptionError(msg)
         return int(text), int(text) + 1
     if end is not None and end <= first:

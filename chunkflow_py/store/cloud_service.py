@@ -33,7 +33,11 @@ _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed
 def patiently(
     understand: Callable[[Exception], Failure], renew: Callable[[], None]
 ) -> Callable[[Exception], Failure]:
-    """Wrap *understand* for one call, to treat refused credentials as transient for `REFUSED_S` s.
+    """Return a function that lets one call be tried again while its credentials are refused.
+
+    The function classifies failures like *understand*, with one difference: for `REFUSED_S` seconds
+    from the first refusal of the credentials, it reloads them and declares the failure transient.
+    The reason is that credentials may be replaced during a long run.
 
     Args:
         understand: function that classifies the exception of a failed try.

@@ -1,14 +1,14 @@
-"""Files at an address, fetched whole into a cache on this machine that processes share.
+"""Fetch files from the network into a cache that all processes of this machine share.
 
-| address                              | file                                                      |
+| address                              | where the file is stored                                  |
 |--------------------------------------|-----------------------------------------------------------|
-| ``hf://owner/name@commit/path/file`` | of a model on the Hugging Face hub, or at ``HF_ENDPOINT`` |
-| ``https://host/path/file``           | of a web server; ``http://`` only for loopback            |
-| ``s3://bucket/key``, ``gs://…``      | of a bucket                                               |
+| ``hf://owner/name@commit/path/file`` | the Hugging Face hub, or the hub at ``HF_ENDPOINT``       |
+| ``https://host/path/file``           | a web server; ``http://`` only for servers on this machine|
+| ``s3://bucket/key``, ``gs://…``      | a bucket                                                  |
 
-``#sha256=`` and 64 hexadecimal digits after an address pin the content. A pinned address is fetched
-once, and so is an address of a hub, because files of a commit never change. The content at another
-address may change, so each call fetches it.
+An address may end in ``#sha256=`` and the 64 hexadecimal digits of the file's SHA-256: it is then
+pinned to this content. Files at a pinned address and files of a hub are fetched only once, because
+their content never changes. Files at other addresses may change, so each call fetches them again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FetchedFile:
 
     Attributes:
         address: address of the file without credentials and pin.
-        path: path of the copy; the file has the name that it has at the address.
+        path: path of the copy; its file name is the same as in the address.
         sha256: SHA-256 of the content, 64 hexadecimal digits.
     """
 
@@ -59,7 +59,7 @@ class FetchedFile:
 
 
 def shown_address(text: str) -> str:
-    """Return an address of a file without credentials; a pin is kept."""
+    """Return the address of a file for messages: without credentials, but with its ``#sha256=``."""
     address, separator, pin = text.partition("#")
     return f"{without_secrets(address)}{separator}{pin}"
 
@@ -72,11 +72,12 @@ def fetch(
     Args:
         text: address of a file; see the docstring of this module.
         retry_policy: deadlines and retries of requests (default: `RetryPolicy()`).
-        most: largest accepted size of the file, bytes.
+        most: limit of the size of the file, bytes.
 
     Raises:
-        OptionError: *text* is not the address of a file, the file does not exist, its content is
-            not the pinned one, or the revision of a hub is not a commit.
+        OptionError: *text* is not the address of a file, the file does not exist, the content of
+            the file does not match the SHA-256 in *text*, or the text after ``@`` in an ``hf://``
+            address is not a commit.
         VolumeError: the file cannot be fetched or stored, or is too large.
         MissingExtraError: the library for this kind of address is not installed.
     """
@@ -85,7 +86,7 @@ def fetch(
     if pin and not _PIN.fullmatch(pin):
         msg = (
             f"the part after # of {shown} must be sha256= and the 64 hexadecimal digits of the "
-            "SHA-256 of the file; correct it, or leave it out"
+            "SHA-256 of the file; correct that part, or remove # and the part after #"
         )
         raise OptionError(msg)
     pinned = pin.removeprefix("sha256=")
@@ -125,8 +126,8 @@ def _fetched_from_hub(address: str, most: int, retry_policy: RetryPolicy) -> Fet
         digest = local_cache.sha256_of_file(target)
         if stated not in (None, digest):
             msg = (
-                f"{file.address} arrived with the SHA-256 {digest}, but the hub states {stated}; "
-                "try again"
+                f"the file fetched from {file.address} has the SHA-256 {digest}, but the hub "
+                f"announced {stated}; try again"
             )
             raise VolumeError(msg)
 
@@ -136,7 +137,6 @@ def _fetched_from_hub(address: str, most: int, retry_policy: RetryPolicy) -> Fet
 def _fetched_from_store(
     address: str, pinned: str, most: int, retry_policy: RetryPolicy
 ) -> FetchedFile:
-    """Return a copy of a file of a web server or bucket."""
     shown, is_web = without_secrets(address), address.startswith("http")
     folder, _, last = address.rpartition("/")
     if is_web:
@@ -174,7 +174,7 @@ def _check_web(address: str, shown: str) -> None:
     """Check the address of a file on a web server.
 
     Raises:
-        OptionError: it has a query, or its connection would not be encrypted.
+        OptionError: the address has a query, or the connection would not be encrypted.
     """
     if "?" in address:
         msg = (
@@ -188,8 +188,8 @@ def _check_web(address: str, shown: str) -> None:
         host = ""
     if address.startswith("http:") and not is_loopback(host):
         msg = (
-            f"{shown} is not encrypted, so anybody on the way could replace the network; use "
-            "https://, or fetch the file yourself and give its path"
+            f"the connection to {shown} is not encrypted, so an attacker could replace the file; "
+            "use https://, or fetch the file yourself and give its path"
         )
         raise OptionError(msg)
 
@@ -198,7 +198,8 @@ def _file_name(name: str, shown: str) -> str:
     """Return *name* if it can be the name of a file in the cache.
 
     Raises:
-        OptionError: it is empty, begins with a dot, contains a slash, or is used by the cache.
+        OptionError: the name is empty, begins with a dot, contains a slash or a control character,
+            or is the name of the file in which the cache stores checksums.
     """
     is_plain = "/" not in name and not CONTROL.search(name)
     if name and name[0] != "." and is_plain and name != local_cache.CONTENTS:
@@ -224,7 +225,7 @@ def _cached(entry: Path, name: str, address: str) -> FetchedFile | None:
 
 
 def _stored(entry: Path, name: str, address: str, write: Callable[[Path], None]) -> FetchedFile:
-    """Make an entry of the cache with one file, which *write* writes, and return the file."""
+    """Call *write* to write a file, make this file an entry of the cache, and return the file."""
     scratch = local_cache.scratch_folder(entry)
     try:
         with os_errors("write", scratch):

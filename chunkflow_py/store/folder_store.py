@@ -150,7 +150,7 @@ class FolderStore:
         return is_first
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Write *data* under each key that does not exist; return whether each key was written."""
+        """Write *data* under each key that does not exist; return for each key if it was new."""
         paths = [Path(self._path(key)) for key in keys]
         temporary = temporary_beside(paths[0])
         folders = {path.parent for path in paths}
@@ -184,7 +184,7 @@ class FolderStore:
         return True
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Apply *change* to an object; concurrent updates are not lost.
+        """Replace an object by the result of *change*; concurrent updates are not lost.
 
         Processes update an object one after the other. A process that is suspended during its
         update delays the other processes by `TURN_S` seconds, and repeats its update later.
@@ -230,7 +230,7 @@ class FolderStore:
                 yield key, entry.stat().st_size
 
     def subfolders(self) -> Iterator[str]:
-        """Yield the names of the folders below the URL; an empty folder counts, too."""
+        """Yield the names of the folders below the URL, including empty folders."""
         with os_errors("list", self._under):
             try:
                 entries = list(os.scandir(self._under))

@@ -109,7 +109,7 @@ def _credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
 
 
 def _are_named() -> bool:
-    """Return whether Google's tools find a credentials file, not only the machine's credentials."""
+    """Return whether Google's tools find a file with the credentials of the user."""
     if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         return True
     folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"
@@ -117,7 +117,7 @@ def _are_named() -> bool:
 
 
 def _of_account(file: Path) -> tuple[Any, str | None]:
-    """Return the credentials in a file with a service account key, and the account's project."""
+    """Read the key of a service account; return its credentials and the project of the account."""
     from google.oauth2 import service_account
 
     try:

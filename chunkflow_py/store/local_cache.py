@@ -1,17 +1,17 @@
-"""Caches on the disk of this machine, which processes share; an entry is whole or absent.
+"""Caches of files on the disk of this machine, shared by all processes.
 
 ```
 $CHUNKFLOW_CACHE_DIR or ~/.cache/chunkflow_py
 ├── converted/             networks converted for another library
 └── models/                files of networks that were fetched from an address
-    ├── 3f1c…/             an entry: a folder with files, none of them in a subfolder
+    ├── 3f1c…/             an entry: a folder with files but no subfolders
     │   ├── net.pt
-    │   └── contents.json  SHA-256 of each file: a damaged entry is made again
-    └── .tmp-5d0a…/        being written; renamed when complete
+    │   └── contents.json  SHA-256 of each file, from which a damaged entry is recognised
+    └── .tmp-5d0a…/        an entry that is being written; the folder is renamed when complete
 ```
 
-Processes that miss an entry at the same time each make their own files; those of one process become
-the entry.
+If several processes need an entry that does not exist, each process writes its own temporary
+folder. The folder that is renamed first becomes the entry.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ABANDONED_S = 24 * 3600.0
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder of the cache called *name*, which may not exist yet."""
+    """Return the path of the cache called *name*; the folder may not exist yet."""
     if given := os.environ.get("CHUNKFLOW_CACHE_DIR"):
         return Path(given).expanduser() / name
     # The XDG base directory specification requires relative paths to be ignored.
@@ -65,7 +65,10 @@ def scratch_folder(entry: Path) -> Path:
 
 
 def seal(scratch: Path) -> None:
-    """Store the SHA-256 of each file of *scratch*, which is then complete.
+    """Write ``contents.json``, the last file of an entry, with the SHA-256 of each other file.
+
+    Args:
+        scratch: temporary folder of the entry.
 
     Raises:
         OSError: a file cannot be read or written.
@@ -75,9 +78,10 @@ def seal(scratch: Path) -> None:
 
 
 def publish(scratch: Path, entry: Path) -> None:
-    """Rename the complete folder *scratch* to *entry*, unless another process was first.
+    """Rename the complete folder *scratch* to *entry*, unless an intact *entry* exists.
 
-    A damaged entry is replaced. If neither is possible, *scratch* keeps its name.
+    A damaged *entry* is replaced. If the file system refuses to rename, *scratch* keeps its name;
+    no error is raised.
     """
     for _ in range(2):
         try:
@@ -111,7 +115,7 @@ def set_used(entry: Path) -> None:
 
 
 def drop_oldest(folder: Path, largest_bytes: int = LARGEST_BYTES) -> None:
-    """Remove entries, least recently used first, until *folder* has at most *largest_bytes*."""
+    """Remove the least recently used entries until *folder* has at most *largest_bytes* bytes."""
     entries: list[tuple[float, int, Path]] = []
     with suppress(OSError):
         for entry in folder.iterdir():

@@ -206,15 +206,15 @@ def of_each_file(
 ) -> list[Result]:
     """Call *work* on each item, in several threads if the disk is slow; return the results.
 
-    The first `_TRIED` calls run in this thread, and their times are measured. The fastest counts,
-    because the others may have waited for a processor. If the fastest is short, the files are in
-    the page cache. The remaining calls then also run in this thread, because thread switches would
-    take longer than the calls, and would slow down all other threads.
+    The first `_TRIED` calls run in this thread and are timed. If the fastest of these calls was
+    short, the files are in the page cache. The remaining calls then also run in this thread,
+    because thread switches would take longer than the calls. The fastest call is used, because a
+    slower call may have waited for a processor instead of the disk.
 
     Args:
         work: function that makes one or two system calls on a small file.
         items: arguments of *work*, one for each call.
-        threads: number of concurrent calls to a slow server.
+        threads: number of concurrent calls if the disk is slow.
         name: name of the threads, for debuggers.
     """
     done, quickest = [], 1.0

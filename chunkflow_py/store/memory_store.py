@@ -22,7 +22,7 @@ class MemoryStore:
     connections = 8
 
     def __init__(self, path: str) -> None:
-        """Open the store at *path*: its name, optionally followed by ``/`` and a prefix of keys."""
+        """Open the store at *path*: a name, or a name and a prefix of keys such as ``name/em``."""
         self._path = path.strip("/")
         self.url = f"mem://{self._path}"
 

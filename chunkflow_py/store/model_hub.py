@@ -88,11 +88,11 @@ class HubFile:
         return f"hf://{self.repository}{revision}/{self.path}"
 
     def check_commit(self, retry_policy: RetryPolicy) -> None:
-        """Check that the revision is a commit, whose files never change.
+        """Check that the revision is a commit, because files of a branch or tag may change.
 
         Raises:
-            OptionError: it is not; the message names the commit of the revision if the hub can be
-                reached.
+            OptionError: the revision is not a commit. If the hub responds, the message names the
+                commit that the revision refers to today.
         """
         if _COMMIT.fullmatch(self.revision):
             return
@@ -107,7 +107,7 @@ class HubFile:
             # Errors about the file itself are more useful than this one.
             msg = (
                 f"{self.address} {problem}; give a commit of 40 hexadecimal digits "
-                f"({FORM}), which could not be looked up: {error}"
+                f"({FORM}); today's commit could not be read: {error}"
             )
             raise OptionError(msg) from error
         pinned = HubFile(self.repository, commit, self.path).address
@@ -118,13 +118,14 @@ class HubFile:
         """Write the content of the file to *target*.
 
         Args:
-            target: path of a new file. A folder with the name of the file and ``.hub`` is created
-                beside it, and removed at the end.
-            most: largest accepted size, bytes.
+            target: path of a new file. During the download, a temporary folder with the name of the
+                file and ``.hub`` exists beside the file.
+            most: limit of the size of the file, bytes.
             retry_policy: deadlines and retries of requests.
 
         Returns:
-            SHA-256 that the hub states, 64 hexadecimal digits; ``None`` if it states none.
+            SHA-256 of the file according to the hub, 64 hexadecimal digits; ``None`` if the hub
+            does not know the SHA-256.
 
         Raises:
             OptionError: the repository, revision or file does not exist, or the file is too large.
@@ -134,8 +135,8 @@ class HubFile:
         found = _metadata(self, retry_policy)
         if found.commit_hash != self.revision:
             msg = (
-                f"the hub {_hub()} answers with commit {found.commit_hash} for {self.address}; "
-                "check HF_ENDPOINT"
+                f"the hub {_hub()} returned the file of commit {found.commit_hash} instead of "
+                f"{self.address}; check HF_ENDPOINT"
             )
             raise VolumeError(msg)
         if found.size is not None and found.size > most:
@@ -185,8 +186,8 @@ class HubFile:
         if failure.status in (401, 403):
             msg = (
                 f"{hub} refuses to send {self.address} ({failed}): the repository does not exist, "
-                "is private or has conditions; correct the name, or accept the conditions, and set "
-                "HF_TOKEN"
+                "is private, or requires users to accept conditions; correct the name, or accept "
+                "the conditions in a browser, and set HF_TOKEN"
             )
             raise VolumeRefusedError(msg) from None
         kind = VolumeUnreachableError if failure.is_transient else VolumeError
@@ -198,11 +199,11 @@ class HubFile:
 
 
 def _progress_class(address: str, most: int) -> Any:
-    """Return the class of progress bars of a download; it shows no bar, but logs progress.
+    """Return a class that logs the progress of a download instead of showing a progress bar.
 
     Args:
         address: address of the file.
-        most: largest accepted number of bytes; more end the download with an `OptionError`.
+        most: limit of the number of bytes; a download of more bytes ends with an `OptionError`.
     """
     from tqdm.auto import tqdm
 
@@ -225,10 +226,7 @@ def _progress_class(address: str, most: int) -> Any:
 
 @contextmanager
 def _quiet_library() -> Iterator[None]:
-    """Let huggingface_hub log only errors.
-
-    Its warnings, and the requests that its HTTP library logs, show addresses with signatures.
-    """
+    # Other messages of huggingface_hub and its HTTP library may show addresses with signatures.
     logs = [logging.getLogger(name) for name in ("huggingface_hub", "httpx2", "httpcore2")]
     levels = [log.level for log in logs]
     for log in logs:
@@ -245,7 +243,7 @@ def _hub() -> str:
 
 
 def _metadata(file: HubFile, retry_policy: RetryPolicy) -> Any:
-    """Return commit, size and digest of a file, which the hub states."""
+    """Request the commit, the size and the digest of a file from the hub."""
     with needs_extra("hub", "hf://"):
         from huggingface_hub import get_hf_file_metadata, hf_hub_url
     url = hf_hub_url(file.repository, file.path, revision=file.revision, endpoint=_hub())

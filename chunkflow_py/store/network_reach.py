@@ -17,7 +17,10 @@ _NAT64 = ip_network("64:ff9b::/96")
 
 
 def reach_of(address: str) -> Reach:
-    """Return from where an IP address can be reached; ``private`` if this is unknown.
+    """Return which clients can reach an IP address.
+
+    The result is ``loopback`` (only this machine), ``link-local`` (machines on the same link),
+    ``private`` (machines in the same network, or unknown) or ``public`` (all machines).
 
     Raises:
         ValueError: *address* is not a numeric IP address.
@@ -41,6 +44,8 @@ def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 
 def may_send_on(origin: Reach | None, target: Reach) -> bool:
     """Return whether a server may redirect a client to another address.
+
+    A redirect is allowed to a public address, or to an address of the server's own kind.
 
     Args:
         origin: result of `reach_of` for the server; ``None`` if unknown.

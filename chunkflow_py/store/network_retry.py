@@ -38,13 +38,13 @@ class RetryPolicy:
 
     Attributes:
         connect_s: time limit for opening a connection.
-        stall_s: time without data after which a connection counts as dead.
+        stall_s: time limit of waiting for data; a connection without data for longer is closed.
         longest_s: time limit of one try; a large object over a slow connection takes minutes.
         budget_s: time after which a call is not tried again; the last try may end later.
-        unreachable_s: replaces `budget_s` if no connection can be made to a host that has responded
-            before.
-        unheard_s: replaces `budget_s` if no connection can be made to a host that has never
-            responded; the address may be wrong.
+        unreachable_s: used instead of `budget_s` if no connection can be made to a host that has
+            responded to this process before.
+        unheard_s: used instead of `budget_s` if no connection can be made to a host that has never
+            responded to this process, because the address may be wrong.
         first_wait_s: upper bound of the random wait after the first failure.
         longest_wait_s: upper bound of the random wait after any failure.
     """

@@ -173,7 +173,7 @@ class CloudStore:
         return retried(one_try, understand, self._retry_policy, self._service.root)
 
     def _renew(self) -> None:
-        """Create a client with new credentials, unless this was done in the last `RENEW_S` s."""
+        """Create a client with new credentials, but at most one client in `RENEW_S` seconds."""
         if time.monotonic() - self._renewed > RENEW_S:
             self._renewed = time.monotonic()
             self._service.clients.clear()
@@ -200,7 +200,7 @@ class CloudStore:
         return None if found is None else found[0]
 
     def _fetch(self, key: str, part: Any, most: int | None = None) -> tuple[bytes, Any] | None:
-        """Return the content of an object or of its *part*, and the answer; ``None`` if absent."""
+        # The result is the content and the response, or None if the object does not exist.
         name = self._name(key)
 
         def call() -> tuple[bytes, Any]:
@@ -289,7 +289,7 @@ class CloudStore:
                     yield key, entry["size"]
 
     def subfolders(self) -> Iterator[str]:
-        """Yield the names of the folders below the URL, with one request for 1000 names."""
+        """Yield the names of the folders below the URL, using one request per 1000 names."""
         folder = self._service.prefix
         try:
             listed = self._call(lambda: obstore.list_with_delimiter(self._client, folder or None))
@@ -399,7 +399,7 @@ class CloudStore:
         return _NO_MARKS if found is None else _marks(found[1])
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Apply *change* to an object; concurrent updates are not lost."""
+        """Replace an object by the result of *change*; concurrent updates are not lost."""
         self._service.check_writable()
         start = time.monotonic()
         while time.monotonic() - start < self._retry_policy.budget_s:

@@ -45,7 +45,12 @@ def public(text: str) -> str:
 
 
 def public_line(text: str, most: int) -> str:
-    """Apply `public` to *text*; return one line, cut after *most* characters with an ellipsis."""
+    """Make *text* safe to show as one line; an ellipsis replaces its end if it is too long.
+
+    Args:
+        text: text to show; secrets in addresses are removed, see `public`.
+        most: limit of the length of the line, characters.
+    """
     if len(text) <= most and text.isprintable() and "://" not in text:
         return text  # the usual case
     return public(bounded(text, most).replace("\n", " ").replace("\t", " "))
@@ -141,7 +146,7 @@ def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
 
 
 def check_size(size: int, most: int | None, key: str, url: str) -> None:
-    """Check that an object of *size* bytes is not larger than *most* bytes, if *most* is given.
+    """Check that an object of *size* bytes is not larger than the limit *most*, if given.
 
     Raises:
         VolumeError: the object is larger.

@@ -94,10 +94,10 @@ class Store(Protocol):
 
         Args:
             key: key of the object.
-            most: largest accepted size of the object, in bytes; a larger object is not read.
+            most: limit of the size of the object, in bytes; a larger object is not read.
 
         Raises:
-            VolumeError: the object has more than *most* bytes.
+            VolumeError: the object is larger than *most*.
         """
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:
@@ -126,12 +126,13 @@ class Store(Protocol):
         """
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Apply *change* to an object; concurrent updates are not lost.
+        """Replace an object by the result of *change*; concurrent updates are not lost.
 
         Args:
             key: key of the object.
-            change: function that returns the new content for the old content (``None`` if the
-                object does not exist); called again if another process changed the object first.
+            change: function that takes the old content (``None`` if the object does not exist) and
+                returns the new content. If another process changes the object in the meantime, the
+                function is called again with the changed content.
 
         Returns:
             The new content of the object.
@@ -181,7 +182,10 @@ class Subfolders(Protocol):
     """A store that lists the folders below its URL without listing the objects in them."""
 
     def subfolders(self) -> Iterator[str]:
-        """Yield the part before the first ``/`` of all keys that contain one, each part once."""
+        """Yield the name of each folder directly below the URL.
+
+        A key such as ``a/b/c`` is in the folder ``a``.
+        """
 
 
 def subfolders_of(store: Store) -> set[str]:

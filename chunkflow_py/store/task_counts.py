@@ -52,9 +52,9 @@ class TaskCounts:
 
     Attributes:
         region: box of the counted voxels, and time index of the task.
-        arrays: name -> array of counts.
+        arrays: arrays of counts by name.
         settings: settings of the count; only counts with equal settings can be summed.
-        domain: box of the whole volume that the tasks count, if known.
+        domain: bounds of the volume whose voxels the tasks count; ``None`` if unknown.
     """
 
     region: Region
@@ -82,7 +82,7 @@ class CountStore:
 
     @property
     def place(self) -> str:
-        """The URL in canonical spelling; see `place_of`."""
+        """The normalised URL, for comparisons and messages; see `place_of`."""
         return place_of(self.url)
 
     def put(self, counts: TaskCounts) -> Stored:
@@ -142,9 +142,9 @@ class CountStore:
                     first, where = settings = settings or (counts.settings, counts.region)
                     if counts.settings != first:
                         msg = (
-                            f"task {counts.region} below {self.place} was counted with "
-                            f"{counts.settings}, but task {where} with {first}; use the "
-                            "same settings for all tasks, and another URL for other settings"
+                            f"task {counts.region} below {self.place} was counted with the "
+                            f"settings {counts.settings}, but task {where} was counted with the "
+                            f"settings {first}; use the same settings for all tasks below a URL"
                         )
                         raise VolumeError(msg)
                     yield counts
@@ -153,7 +153,7 @@ class CountStore:
         key = f"{region}{SUFFIX}"
         data = self.store.get(key)
         if data is None:
-            msg = f"{key} below {self.place} no longer exists; run its task again"
+            msg = f"{key} below {self.place} no longer exists; run the task of this box again"
             raise VolumeNotFoundError(msg)
         try:
             arrays = npz(data)
@@ -163,7 +163,7 @@ class CountStore:
         except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error,
                 zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError,
                 ChunkflowError) as error:  # fmt: skip
-            msg = f"{key} below {self.place} is damaged ({error}); run its task again"
+            msg = f"{key} below {self.place} is damaged ({error}); run the task of this box again"
             raise VolumeError(msg) from error
         if (kind, version) != (self.kind, VERSION):
             msg = (
@@ -183,10 +183,10 @@ def place_of(url: str) -> str:
 
 
 def counted_region(task: Task, chunk: Chunk, *others: Chunk) -> Region:
-    """Return the region that a task counts: its box, clipped to all of the chunks.
+    """Return the region whose voxels a task counts: the part of the task's box in all chunks.
 
     The margin of *chunk* around the task's box is left out, so that no voxel is counted by two
-    tasks. If the chunk does not contain the task's box, the whole chunk is counted.
+    tasks. If *chunk* does not contain the task's box, all voxels of *chunk* are counted.
 
     Args:
         task: task with or without a box.

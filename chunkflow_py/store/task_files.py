@@ -52,7 +52,8 @@ class TaskFiles:
         """Check that an address in a cloud has a path after the name of the bucket.
 
         Raises:
-            OptionError: there is no path, so boxes would become part of the bucket's name.
+            OptionError: the address has no path after the bucket, so the boxes in the files' names
+                would become part of the bucket's name.
         """
         scheme, separator, path = self.name.partition("://")
         if separator and scheme != "file" and "/" not in path:
@@ -69,18 +70,21 @@ class TaskFiles:
 
     @property
     def place(self) -> str:
-        """Absolute address of the file; BOX stands for the box if each task has its own file."""
+        """Absolute address of the file; if each task has its own file, BOX stands for the box."""
         name = self._named("BOX")
         return str(_local(name).absolute()) if _is_local(name) else name
 
     @property
     def output(self) -> Output:
-        """The file of all tasks, or of each task, as an `Output` for the spec of a run."""
+        """The entry of the spec of a run for these files, if each task writes exactly one file."""
         return Output("file", self._address(self._named(BOX)))
 
     @property
     def outputs(self) -> Output:
-        """The files of all tasks as one `Output`, with the common start of their addresses."""
+        """The entry of the spec of a run for these files, if a task may write any number of files.
+
+        The entry contains only the common start of the addresses of the files.
+        """
         address = self.output.url
         return Output("objects", address.rpartition(BOX)[0] or address)
 
@@ -92,8 +96,8 @@ class TaskFiles:
         """
         if region is None and not self.is_fixed:
             msg = (
-                f"{self.option} {self.name} names one file for the box of each task, but this task "
-                "has no box; begin the pipeline with create-bbox or generate-tasks"
+                f"{self.option} {self.name} names each file after the box of the task, but this "
+                "task has no box; begin the pipeline with create-bbox or generate-tasks"
             )
             raise GeometryError(msg)
         return self._named(str(region))
@@ -178,7 +182,7 @@ def grown(region: Region | None, voxels: int) -> Region | None:
 
 @dataclass
 class ItemSaver(OperatorBase):
-    """Writes one item that each task carries, such as its synapses, to a small file.
+    """Writes one item of each task, such as the synapses of the task, to a small file.
 
     Attributes:
         files: names of the files.

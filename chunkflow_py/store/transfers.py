@@ -1,4 +1,4 @@
-"""Count transfers of objects, their bytes, and the time in which any is in progress."""
+"""Count the transfers of objects, their bytes, and the time with at least one transfer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Transfers:
-    """Transfers of objects, and the time in which at least one was in progress; thread-safe.
+    """Counter of transfers of objects, which also measures their speed; thread-safe.
 
     Attributes:
         bytes: bytes of the finished transfers.
@@ -21,7 +21,6 @@ class Transfers:
     """
 
     def __init__(self) -> None:
-        """Start at zero."""
         self.bytes = self.finished = 0
         self._active = 0
         self._since = self._busy_s = 0.0
@@ -56,5 +55,8 @@ class Transfers:
 
     @property
     def bytes_per_s(self) -> float:
-        """Bytes per second while transfers were in progress; infinite if none has finished."""
+        """Mean speed of the transfers so far; infinite before the first transfer is finished.
+
+        Times without a transfer do not count.
+        """
         return self.bytes / max(self.seconds, 1e-9) if self.finished else math.inf

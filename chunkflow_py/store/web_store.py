@@ -6,9 +6,9 @@ gzip`` is decoded, as in browsers: a client cannot distinguish objects that are 
 from objects that are compressed for the transfer.
 
 Servers are not trusted. The size of a response is limited before and after decompression. The time
-until the whole response has arrived, headers included, is limited too. A redirect must not lead to
-an address that only this client can reach; see `chunkflow_py.store.network_reach`. This is checked
-by the IP address of the connection, not by the host name.
+until the whole response has arrived, headers included, is limited. A redirect must not lead to an
+address that only this client can reach; see `chunkflow_py.store.network_reach`. The IP address of
+the connection is checked, because the owner of a host name can change its IP address.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class WebStore:
         """Parse the address, without sending a request.
 
         Raises:
-            VolumeError: the address has no host, or it has a query (as in a signed URL) or a
-                fragment.
+            VolumeError: the address has no host, or the address has a query (as in a signed URL)
+                or a fragment.
         """
         parts = urlsplit(check_host(f"{scheme}://{path}".rstrip("/")))
         host = parts.netloc.rpartition("@")[2]
@@ -134,7 +134,7 @@ class WebStore:
             method: HTTP method.
             key: key of the object.
             headers: headers of the request.
-            most: largest size of the decoded body, bytes.
+            most: limit of the size of the decoded body, bytes.
             enough: number of bytes of the body after which reading may stop, if the status is 200.
         """
         address = f"{self.url}/{quote(check_key(key, self.url))}"
@@ -304,7 +304,7 @@ def _is_same_server(one: str, other: str) -> bool:
 
 
 def _read(answer: urllib3.BaseHTTPResponse, method: str, most: int, enough: int | None) -> bytes:
-    """Return the body of a response (see `_body`), or b"" for status 404, 410 and 416."""
+    # The body of a response with the status 404, 410 or 416 is returned as b"".
     if answer.status < 300 and method != "HEAD":
         return _body(answer, most, enough if answer.status == 200 else None)
     if len(answer.read(_DRAINED_BYTES)) == _DRAINED_BYTES:
@@ -315,16 +315,12 @@ def _read(answer: urllib3.BaseHTTPResponse, method: str, most: int, enough: int 
 
 
 def _body(answer: urllib3.BaseHTTPResponse, most: int, enough: int | None) -> bytes:
-    """Return the decoded body of a response, or at least its first *enough* bytes.
-
-    Raises:
-        _UnfitError: the body has more than *most* bytes.
-    """
+    # Reading stops once *enough* bytes are read. Without *enough*, *most* limits the length.
     pieces: Iterable[bytes] = iter(lambda: answer.read(_PIECE_BYTES), b"")
     if answer.headers.get("Content-Encoding") == "gzip" and answer.status == 200:
         pieces = _unpacked(pieces)
     elif enough is None and (answer.length_remaining or 0) > most:
-        msg = f"the answer has {answer.length_remaining} bytes, more than the allowed {most}"
+        msg = f"the response has {answer.length_remaining} bytes, more than the allowed {most}"
         raise _UnfitError(msg)
     kept, size = [], 0
     for piece in pieces:
@@ -334,7 +330,7 @@ def _body(answer: urllib3.BaseHTTPResponse, most: int, enough: int | None) -> by
             answer.close()
             break
         if enough is None and size > most:
-            msg = f"the answer has more than the {most} bytes that are allowed"
+            msg = f"the response has more than the {most} bytes that are allowed"
             raise _UnfitError(msg)
     return b"".join(kept)
 

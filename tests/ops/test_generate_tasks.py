@@ -65,7 +65,7 @@ def test_a_bounding_box_may_have_a_time(tmp_path, monkeypatch):
     file = "--bbox-file a.csv"
     assert boxes(file) == ["t1_0-2_0-2_0-2", "t0_0-2_0-2_0-2", "0-2_0-2_0-2"]
     assert boxes(f"{file} --aligned-block-size 4 4 4")[0] == "t1_0-4_0-4_0-4"
-    with pytest.raises(OptionError, match="such as t1_0-2_0-2_0-2, which cannot be divided"):
+    with pytest.raises(OptionError, match="such as t1_0-2_0-2_0-2, but --chunk-size can only"):
         boxes(f"{file} --chunk-size 4 4 4")
 
 

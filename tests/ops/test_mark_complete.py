@@ -49,7 +49,7 @@ def test_a_line_without_boxes_is_refused(tmp_path):
     assert (result.exit_code, "no task has a box" in result.output) == (2, True)
     result = run(*TASKS, "create-chunk", "save-h5", "-f", tmp_path / "a", "mark-complete", "-p",
                  tmp_path / "a", "-s", ".h5")  # fmt: skip
-    assert (result.exit_code, "where save-h5 writes already" in result.output) == (2, True)
+    assert (result.exit_code, "save-h5 and mark-complete both write" in result.output) == (2, True)
 
 
 @pytest.mark.aws

@@ -312,7 +312,7 @@ def test_a_file_with_an_operator_is_the_operator(folder):
     assert "--number INTEGER" in text
     (folder / "add_it.py").write_text(OPERATOR.replace("@transform", "@str"))
     result = run("plugin -f add_it.py")
-    assert (result.exit_code, "command of " in result.output) == (2, True)
+    assert (result.exit_code, "the function command in " in result.output) == (2, True)
 
 
 def test_what_every_task_has_may_be_an_input(folder):
@@ -364,7 +364,7 @@ def test_plugins_from_python(folder):
     [
         ("1 / 0", "ZeroDivisionError"),
         ("def run(): pass", "has no function execute"),
-        ("def execute(a): pass", "its signature is (a)"),
+        ("def execute(a): pass", "its function has the signature (a)"),
         ("from chunkflow.chunk import validate", "docs/from-chunkflow.md"),
         ("from chunkflow.volume import PrecomputedVolume", "docs/from-chunkflow.md"),
     ],
@@ -424,5 +424,5 @@ def test_what_a_run_takes_along(tmp_path, monkeypatch):
     assert read_line(score)[0].body.code == ("the scoring function MinSize<int>, as C++",)
     monkeypatch.setenv("CHUNKFLOW_PLUGIN_DIR", str(tmp_path))
     (found,) = (stage.body for stage in stages("plugin -f double"))
-    with pytest.raises(OptionError, match="plugin double is found at .*/double.py; a run"):
+    with pytest.raises(OptionError, match="plugin double is the file .*/double.py, but a run"):
         _ = found.needed_files

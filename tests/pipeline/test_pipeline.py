@@ -772,7 +772,7 @@ def test_two_commands_that_write_to_one_place_are_refused(
     line = f"create-chunk -s 4 4 4 {first} threshold {second}"
     result = CliRunner().invoke(cli, line.split())
     assert result.exit_code == 2
-    assert f"{first.split(maxsplit=1)[0]}#2 writes to " in result.output
+    assert f"{first.split(maxsplit=1)[0]}#2 both write to " in result.output
     assert not list(tmp_path.iterdir())
 
 
@@ -1090,5 +1090,5 @@ def test_several_places_of_one_operator_are_each_its_own() -> None:
             self.destinations = places
 
     run([make("a", Several("em", "em/log"), "write"), make("b", Several("seg"), "write")])
-    with pytest.raises(OptionError, match="b writes to em/log, where a writes already"):
+    with pytest.raises(OptionError, match="a and b both write to em/log, so one would"):
         run([make("a", Several("em", "em/log"), "write"), make("b", Several("em/log"), "write")])

@@ -48,7 +48,7 @@ def test_what_cannot_be_added_up_is_refused(tmp_path):
         store.regions()
     store.put(counts(LEFT, bins=1))
     store.put(counts(RIGHT, bins=2))
-    with pytest.raises(VolumeError, match=r"was counted with \{'bins': 2\}.* with \{'bins': 1\}"):
+    with pytest.raises(VolumeError, match=r"the settings \{'bins': 2\}.* settings \{'bins': 1\}"):
         list(store.read())
     with pytest.raises(VolumeError, match="kind 'test', version 1, instead of kind 'other'"):
         list(CountStore(str(tmp_path), "other").read())
@@ -56,7 +56,7 @@ def test_what_cannot_be_added_up_is_refused(tmp_path):
     whole = path.read_bytes()
     pickled = np.array([{"a": 1}], object)
     np.savez(path, about=json.dumps({}), a=pickled)
-    with pytest.raises(VolumeError, match="is damaged .*run its task again"):
+    with pytest.raises(VolumeError, match="is damaged .*run the task of this box again"):
         list(store.read([LEFT]))
     for end in (0, 10, len(whole) // 2, len(whole) - 3):
         path.write_bytes(whole[:end])

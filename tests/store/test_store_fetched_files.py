@@ -319,7 +319,7 @@ def test_a_hub_that_refuses(hub, status, kind, message):
 def test_a_hub_that_sends_something_else(hub, folder):
     """Content whose SHA-256 is not the one that the hub states is not kept."""
     hub.states = "a" * 64
-    with pytest.raises(VolumeError, match=f"with the SHA-256 {DIGEST}, but the hub states a{{64}}"):
+    with pytest.raises(VolumeError, match=f"the SHA-256 {DIGEST}, but the hub announced a{{64}}"):
         fetch(f"{PINNED}/net.pt")
     assert entries(folder) == []
 

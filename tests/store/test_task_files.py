@@ -71,7 +71,7 @@ def test_what_cannot_be_named_is_refused() -> None:
     ):
         TaskFiles("s3://b")
     with pytest.raises(
-        GeometryError, match="names one file for the box of each task, but this task has no box"
+        GeometryError, match="names each file after the box of the task, but this task has no box"
     ):
         TaskFiles("pre-").url(None)
     assert str(grown(REGION, 2)) == "t3_-2-3_-2-4_-2-5"

@@ -197,7 +197,8 @@ def test_two_writers_of_one_level_are_refused(tmp_path):
     created(url)
     done = run("create-chunk", "save-volume", "-v", url, "-m", 1, "downsample-upload", "-v", url)
     assert done.exit_code == 2
-    assert "at mip 1, where save-volume writes already" in done.output
+    assert "save-volume and downsample-upload both write to" in done.output
+    assert "at mip 1, so one would overwrite the output of the other" in done.output
 
 
 # --- as a phase of its own ----------------------------------------------------------------------

@@ -1,11 +1,9 @@
 """A web page that shows a run: a map of its tasks, its workers, errors, speed and cost.
 
-```
-ledger -- task_states (headers and journal) -------------+
-       -- task_history (whole segments, gradually) ------+--> run_watch --> server, page
-queue  -- leases, if the queue can list them ------------+
-```
+- `task_states` reads the state of each task from the headers and the journal of the ledger.
+- `task_history` reads whole segments of the ledger, a few in each update, for speed and errors.
+- `run_watch` adds the leases of the queue to these results, if the queue can list its leases.
+- `dashboard_server` sends the results to the page.
 
-The run is read only when the page requests an update. While the page is hidden, it requests no
-updates.
+The run is read only when the page requests an update. A hidden page requests no updates.
 """

@@ -6,20 +6,20 @@ GET /status.json?stage=S                    progress of all steps, with details 
 GET /layout.json?stage=S                    layout of the map of step S
 GET /cells.bin?stage=S                      cell of each task in the map of step S
 GET /map.bin?stage=S&since=VERSION          states of all tasks, or only the states that changed
-GET /brief.json?stage=S&number=N            facts about task N that are in memory
-GET /task.json?stage=S&number=N             these facts, and record and failures from the ledger
+GET /brief.json?stage=S&number=N            facts about task N, from memory only
+GET /task.json?stage=S&number=N             all facts about task N, read from the ledger
 GET /layers                                 redirects to a viewer with all volumes of the run
 GET /health                                 version and resident memory; does not read the run
 ```
 
-The dashboard of a prefix has a page with a table of its runs. Below `/runs/NAME/` are the addresses
-above, for one run:
+A dashboard of a prefix shows all runs below the prefix, and has these addresses:
 
 ```
-GET /                                       the page; it loads page.css, common.js, runs.js
+GET /                                       page with a table of the runs; it loads runs.js
 GET /runs.json                              status of all runs
-GET /runs/NAME/                             the page of the run NAME, and so on
-GET /health                                 as above
+GET /runs/NAME/                             page of the run NAME
+GET /runs/NAME/status.json?stage=S          data of the run NAME; likewise the other files above
+GET /health                                 version and resident memory; does not read the runs
 ```
 
 The server answers only GET and HEAD, and does not change the run. If it listens on a loopback
@@ -133,10 +133,12 @@ class _Viewers:
         self._lock = threading.Lock()
 
     def url(self, addresses: Sequence[str]) -> str:
-        """Return the address of a viewer with those of the volumes that can be shown now.
+        """Return the address of a viewer for the volumes at *addresses*.
+
+        Volumes that do not exist yet or cannot be shown are left out.
 
         Raises:
-            OptionError: no volume can be shown.
+            OptionError: none of the volumes can be shown.
             MissingExtraError: neuroglancer is not installed.
         """
         from chunkflow_py.ops.viewing.server import ViewerServer, can_show, layer_names
@@ -146,8 +148,8 @@ class _Viewers:
             if not shown:
                 msg = (
                     "Neuroglancer can show none of the volumes of this run "
-                    f"({', '.join(addresses) or 'it has none'}): they do not exist yet, or are "
-                    "not OME-Zarr, precomputed or N5"
+                    f"({', '.join(addresses) or 'the run has no volumes'}): a volume must exist "
+                    "and be OME-Zarr, precomputed or N5"
                 )
                 raise OptionError(msg)
             if self._server is None:
@@ -184,7 +186,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_GET(self) -> None:
-        """Send a file of the page, data of the run, or an error as JSON."""
+        """Send the response to GET; an error is sent as JSON."""
         asked = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
         if self.server.is_private and not asks_loopback(self.headers.get("Host", "")):
@@ -207,7 +209,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(HTTPStatus.BAD_GATEWAY, str(error))
 
     def _answer_pool(self, pool: PoolWatch, path: str, query: dict[str, str]) -> None:
-        """Send a file of the table of runs, its data, or what a run's page requests."""
         if path == "/runs.json":
             self._send_json(pool.runs())
         elif path.startswith("/runs/"):
@@ -221,7 +222,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(HTTPStatus.NOT_FOUND, f"there is no page {path}")
 
     def _answer(self, watch: RunWatch, path: str, query: dict[str, str]) -> None:
-        """Send a file of the page of a run, or its data."""
         stage = query.get("stage", "")
         if path == "/status.json":
             has_viewer = find_spec("neuroglancer") is not None
@@ -245,11 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(HTTPStatus.NOT_FOUND, f"there is no page {path}")
 
     def _sent_file(self, path: str, names: Sequence[str]) -> bool:
-        """Send a file of a page, whose first name is that of the page itself, if it has this path.
-
-        Returns:
-            Whether there is such a file.
-        """
+        # *names* are the files of a page; the path / is the first of these files.
         name = names[0] if path == "/" else path.removeprefix("/")
         if name not in names[1:] and path != "/":
             return False

@@ -1,7 +1,7 @@
 """Collect the data of the dashboard about all runs below a prefix.
 
-A `RunWatch` keeps the state of each task of its run in memory. Therefore, only the runs whose pages
-were requested most recently have one.
+A `RunWatch` stores the state of each task of its run in memory. To limit the memory, only the runs
+whose pages were requested most recently have a `RunWatch`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PoolWatch:
     Args:
         prefix: prefix of the runs.
         price: US dollars per hour of one worker; ``None`` if unknown.
-        source: where the price comes from, as text for the pages.
+        source: text for the pages that says where the price comes from.
     """
 
     def __init__(self, prefix: RunPrefix, price: float | None = None, source: str = "") -> None:
@@ -40,9 +40,9 @@ class PoolWatch:
         self._watches: dict[str, RunWatch] = {}  # the one requested last is at the end
 
     def runs(self) -> dict[str, Any]:
-        """Return the status of all runs, as `status PREFIX --json` prints it, and its time.
+        """Return what `status PREFIX --json` prints, and the time at which the status was read.
 
-        While a request reads the status, other requests get the previous status.
+        While a request reads the status, other requests receive the previous status.
 
         Raises:
             ChunkflowError: the prefix cannot be read.
@@ -59,7 +59,7 @@ class PoolWatch:
         return self._latest or {}
 
     def watch(self, name: str) -> RunWatch:
-        """Return the data of one run, by the name of its folder.
+        """Return the `RunWatch` of one run; *name* is the name of the run's folder.
 
         Raises:
             OptionError: there is no such run below the prefix.

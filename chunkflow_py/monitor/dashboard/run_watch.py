@@ -47,7 +47,7 @@ class StepWatch:
 
     Args:
         home: run directory.
-        stage: step to watch.
+        stage: the step.
     """
 
     def __init__(self, home: RunDirectory, stage: RunStep) -> None:
@@ -122,7 +122,7 @@ class RunWatch:
     Args:
         home: run directory.
         price: US dollars per hour of one worker; ``None`` if unknown.
-        source: where the price comes from, as text for the page.
+        source: text for the page that says where the price comes from.
     """
 
     def __init__(self, home: RunDirectory, price: float | None = None, source: str = "") -> None:
@@ -156,7 +156,7 @@ class RunWatch:
         return self._stages[name]
 
     def update(self, name: str = "") -> StepWatch:
-        """Update all steps, unless they were updated a moment ago, and read records of one step.
+        """Update the states of all steps at most once a second, and read records of one step.
 
         Returns:
             The step called *name*, whose records were read.
@@ -243,7 +243,7 @@ class RunWatch:
             }
 
     def volumes(self) -> list[str]:
-        """Return the addresses of the volumes that the steps read and write, each once."""
+        """Return the addresses of the volumes that the steps read and write, without duplicates."""
         steps = [each.stage for each in self._stages.values()]
         places = [place for step in steps for place in volumes_of(step)[0]]
         return list(dict.fromkeys(place.address for place in places))
@@ -261,7 +261,10 @@ class RunWatch:
         return b"" if cells is None else cells.astype("<u4").tobytes()
 
     def map(self, name: str, since: int) -> tuple[int, bool, bytes]:
-        """Return the version of a step's map, and its changes; see `TaskStates.changes`."""
+        """Return the version of a step's task states, and the changes since the version *since*.
+
+        The second and third result are those of `TaskStates.changes`.
+        """
         with self._lock:
             states = self.stage(name).states
             return states.version, *states.changes(since)

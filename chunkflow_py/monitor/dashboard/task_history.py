@@ -1,9 +1,9 @@
 """Compute the history of a step from its records: speed over time, workers, errors.
 
-The history needs whole segments of the ledger. They are read gradually: first the segments with
-failures, then the others, from the latest to the oldest. A segment is read again only if it has
-changed. For each record, three numbers are kept in memory: the end and the duration of the task,
-and the worker.
+The history needs whole segments of the ledger. Each update reads a few segments: first segments
+with failures, then segments without failures, each from the latest to the oldest. A segment is read
+again only if it has changed. For each record, three numbers are stored in memory: the end and the
+duration of the task, and the worker.
 """
 
 from __future__ import annotations
@@ -159,12 +159,13 @@ class TaskHistory:
         return {"start": start, "width_s": width} | {k: v.tolist() for k, v in counts.items()}
 
     def workers(self, now: float) -> dict[str, Any]:
-        """Return the work of each worker and the hours of all; recently active workers come first.
+        """Return the tasks and the speed of each worker, and the working hours of all workers.
 
-        The hours of a worker are counted from the start of its first task to the end of its last
-        task. For an active worker, they are counted until *now*. A worker is active if tasks of the
-        step are left and the worker has ended a task recently: within ten minutes, or within three
-        times the mean duration of its tasks if that is longer.
+        The worker that ended a task last comes first. The hours of a worker are counted from the
+        start of its first task to the end of its last task or, for an active worker, until *now*. A
+        worker is active if the step is not finished and the worker has ended a task recently. The
+        limit is ten minutes or three times the mean duration of the worker's tasks, whichever is
+        longer.
         """
         failed: dict[int, int] = {}
         parts = [*self._failed_by.values()]
@@ -234,6 +235,6 @@ class TaskHistory:
         }
 
     def coverage(self) -> tuple[int, int]:
-        """Return the number of ended tasks whose record was read, and that of all ended tasks."""
+        """Return two numbers: ended tasks whose record has been read, and all ended tasks."""
         ended = int(np.isin(self._states.codes, _ENDED).sum())
         return int(self._known().sum()), ended

@@ -1,15 +1,12 @@
-"""Follow the state of every task of a step, without reading finished segments each time.
+"""Track the state of every task of a step without reading the whole ledger in each update.
 
-```
-                 what is read                                when
-journal          the list of entries, and each entry once    in every update
-open segments    the header (one range request)              in every update
-closed segments  the header (one range request)              a few in each update, in turn, because
-                                                             repair and retry reopen tasks
-```
+- Each update lists the journal, and reads the entries that are new since the update before.
+- Each update reads the headers of the segments in which some tasks have not ended.
+- Each update reads the headers of a few other segments, in turn. Their tasks have ended, but the
+  subcommands ``repair`` and ``retry`` may reopen them.
 
-The journal is read before the headers. A compaction may move a record to a segment in between. This
-record is not missed, because the header of the segment then contains the state of the task.
+The journal is read before the headers. If a compaction moves a record from the journal to a segment
+between these two reads, the state of the task is read from the header of the segment.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ _CLOSED_AT_ONCE = 16  # closed segments read again in each update
 
 
 class TaskStates:
-    """Follows the state of every task of a step.
+    """Tracks the state of every task of a step.
 
     Args:
         store: store of the run directory.
@@ -62,7 +59,7 @@ class TaskStates:
         codes: for each task number, the state of the task, as an index of `CODES`.
         changed: for each task number, the version in which the state of the task changed last.
         version: number that increases with every update that changes a state.
-        records: journal records of the tasks without a record in a segment, by task number.
+        records: records in the journal that no segment contains yet, by task number.
         failures: failed attempts in the journal.
         segment_tries: for each task number, the number of failed attempts that its segment lists;
             0 if `TaskHistory` has not read the segment yet.
@@ -165,7 +162,7 @@ class TaskStates:
             self.codes = codes
 
     def numbers(self, segment: int) -> slice:
-        """Return the range of task numbers that the segment with this number covers."""
+        """Return the range of task numbers in the segment with the number *segment*."""
         return slice(segment * self._size, min((segment + 1) * self._size, len(self._is_task)))
 
     @property
@@ -177,7 +174,7 @@ class TaskStates:
         return tries
 
     def totals(self, now: float) -> LedgerCounts:
-        """Return the sums over all tasks at the time *now*, in seconds since 1970."""
+        """Return counts of tasks and sums such as stored bytes at *now*, seconds since 1970."""
         parts = [header.sums for header in self.headers.values()]
         parts += [Sums.of(record) for record in self.records.values()]
         parts += [Sums.of_failure(failure) for failure in self.failures]
@@ -187,9 +184,9 @@ class TaskStates:
         """Return the states that have changed after version *since*, or all states.
 
         Returns:
-            Whether the bytes contain the states of all tasks, and the bytes. If they do, the bytes
-            are the code of each task (uint8). Otherwise, they are the numbers of the changed tasks
-            (uint32, little-endian), followed by the codes of these tasks (uint8).
+            True and the code of each task (uint8), if the result contains all tasks. Otherwise,
+            False and the numbers of the changed tasks (uint32, little-endian), followed by the
+            codes of the changed tasks (uint8).
         """
         new = np.flatnonzero(self.changed > since) if since else None
         if new is None or 5 * len(new) > len(self.codes):
@@ -199,7 +196,7 @@ class TaskStates:
     # For the history
 
     def segment(self, number: int) -> Segment:
-        """Read the segment with this number completely: header, records and failures."""
+        """Read the whole segment with the number *number*: header, records and failures."""
         return self._segments.read(number)
 
 

@@ -294,7 +294,7 @@ def money(dollars: float) -> str:
 
 
 def _took_parts(report: RunReport) -> Iterator[Html]:
-    """Yield the section about times and costs: of the run as workers report it, then by step."""
+    """Yield the section about times and costs: first the costs that workers report, then steps."""
     if report.spending:
         yield tag("p", f"Reported by the workers of the run: {report.spending}.")
     for stage in report.stages:

@@ -44,7 +44,7 @@ class ReportOptions:
             centre of the box around all tasks).
         faces: number of task boundaries, along each axis, at which seams are measured; 0 to measure
             no seams.
-        failed: largest number of given-up tasks to list.
+        failed: limit of the number of given-up tasks that the report lists.
         verify: whether to read all stored output again, and compare it with the records.
         price: US dollars per hour of one worker; ``None`` if unknown.
         prices: prices of requests and storage; ``None`` if unknown.
@@ -71,8 +71,8 @@ class StepReport:
             the step.
         closed: whether all tasks have ended and none was given up; the next step may then begin.
         volumes: volumes that the step reads and writes.
-        others: sentences about other addresses that the step reads or writes.
-        planes: images of these volumes, except volumes that are shown for an earlier step.
+        others: sentences about the files and other addresses that the step reads or writes.
+        planes: images of *volumes*, without volumes that the report shows for an earlier step.
         seams: seam measures of the volumes that the step writes.
         origins: number of tasks by the known facts about their workers; see
             `chunkflow_py.monitor.provenance`.

@@ -1,4 +1,4 @@
-"""Measure seams: intensity steps across task boundaries, relative to steps beside them.
+"""Measure seams: differences across task boundaries, relative to differences inside tasks.
 
 ```
                  face between two tasks
@@ -8,13 +8,15 @@
 ```
 
 A face is the boundary between two neighbouring tasks. A sample of faces is measured. For each face,
-a slab of voxels is read, which extends REACH + 1 voxels to each side of the face and is at most
-WINDOW x WINDOW voxels wide. A pair consists of two neighbouring voxels of the slab along the axis.
-d(k) is the mean step over all pairs at k voxels from the face; d(0) is the mean step across the
-face. The step between the two voxels of a pair is
+a slab of voxels is read. The slab extends REACH + 1 voxels to each side of the face and is at most
+WINDOW x WINDOW voxels wide. A pair consists of two voxels of the slab that are neighbours along the
+axis perpendicular to the face. The step between the two voxels of a pair is
 
 * for images and maps: the absolute difference of the voxels, averaged over all channels,
 * for labels: 1 if the two voxels have different labels, else 0.
+
+d(k) is the mean step over all pairs at a distance of k voxels from the face. Pairs across the face
+have the distance 0.
 
 The seam measure of an axis is then
 
@@ -60,10 +62,10 @@ class Face:
     """The boundary between two neighbouring tasks.
 
     Attributes:
-        axis: axis perpendicular to the face; 0, 1 or 2: z, y or x.
+        axis: axis perpendicular to the face: 0, 1 or 2 for z, y or x.
         place: position of the first voxel behind the face, along `axis`.
-        box: box of the two tasks: along `axis`, it contains both; along the other axes, only the
-            part that they have in common.
+        box: union of the boxes of the two tasks along `axis`, and their intersection along the two
+            other axes.
         time: time index of both tasks; ``None`` without a time axis.
         numbers: numbers of the two tasks.
     """
@@ -86,7 +88,7 @@ class Seam:
         inside: mean step between neighbouring voxels inside a task.
         low: lower end of the range that contains `ratio` for 95 % of the bootstrap samples;
             ``None`` if only one face was read.
-        high: upper end of this range.
+        high: upper end of the same range.
     """
 
     axis: str
@@ -156,7 +158,7 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
 def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, float] | None:
     """Return the mean step across the face in the middle of a slab, and the mean of other steps.
 
-    A step is the difference between two neighbouring voxels along *axis*.
+    A step is the difference between two neighbouring voxels along *axis*; for labels, 1 or 0.
 
     Args:
         array: slab, (…, z, y, x), with equally many voxels on both sides of the face along *axis*.
@@ -164,7 +166,7 @@ def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, fl
         labels: whether the voxels are labels.
 
     Returns:
-        Both means, or ``None`` if one of them has no pair of finite voxels.
+        The two means, or ``None`` if no step across the face or no other step is finite.
     """
     lines = np.moveaxis(array, array.ndim - 3 + axis, 0)
     if labels or lines.dtype == bool:
@@ -233,7 +235,7 @@ def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> 
 
 
 def sampled(plan: Plan, ledger: Ledger, most: int, seed: int = 0) -> list[Face]:
-    """Return a sample of the faces between done tasks, up to *most* faces per axis.
+    """Return a random sample of the faces between done tasks.
 
     The face between two overlapping tasks is placed in the middle of the overlap, which is correct
     if the output of tasks is cropped equally on both sides.
@@ -241,7 +243,7 @@ def sampled(plan: Plan, ledger: Ledger, most: int, seed: int = 0) -> list[Face]:
     Args:
         plan: plan of the step.
         ledger: ledger of the step.
-        most: largest number of faces per axis.
+        most: limit of the number of faces per axis.
         seed: seed of the sample; the same seed gives the same faces.
     """
     draw = random.Random(seed)  # noqa: S311 a sample, not a secret

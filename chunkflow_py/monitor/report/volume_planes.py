@@ -1,14 +1,17 @@
-"""PNG images of three planes of a volume.
+"""PNG images of three planes of a volume through a point (+).
 
 ```
-box around all tasks, at the finest level that has at most SIDE voxels along each axis of the box
 +-----------+   +----+
-| xy        |   | zy |     If no level is coarse enough: a window of SIDE voxels around the point.
-|     +     |   | +  |     Each plane is read separately, one voxel thick.
+| xy        |   | zy |
+|     +     |   | +  |
 +-----------+   +----+
 | xz  +     |
 +-----------+
 ```
+
+The images show the box around all tasks, at the finest level at which the box has at most SIDE
+voxels along each axis. If no level is coarse enough, they show a window of SIDE voxels around the
+point. Each plane is read separately, one voxel thick.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Replacements of the classes that plugins for chunkflow 1.x import from ``chunkflow``.
 
-The classes are a new implementation with the names, attributes and behaviour of chunkflow's Python
-interface, as far as plugins use this interface. Only plugins use the classes.
+The classes reimplement the part of chunkflow's Python interface that plugins use, with the same
+names, attributes and behaviour. The rest of chunkflow_py does not use these classes.
 
 | module     | contains                                                                            |
 |------------|-------------------------------------------------------------------------------------|

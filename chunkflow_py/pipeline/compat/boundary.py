@@ -89,9 +89,13 @@ def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
 
 
 def is_changed(given: Any, item: Any) -> bool:
-    """Return whether a plugin has changed *given*, its copy of an *item* of the task.
+    """Return whether a plugin has changed an object that it received.
 
-    Changed voxels do not count: the array is shared, so a change in place already affects the item.
+    Changed voxels do not count, because the object and the task's item share the array.
+
+    Args:
+        given: object that `to_plugin` made of *item*, after the plugin has run.
+        item: item of the task.
     """
     match given:
         case Chunk():
@@ -114,11 +118,8 @@ def _our_chunk(chunk: Chunk, like: OurChunk | None) -> OurChunk:
 
 
 def _kind(chunk: Chunk, like: OurChunk | None) -> Kind | None:
-    """Return the kind of the voxels, if the plugin declares it and their dtype allows it.
-
-    The declared kind may be wrong, because plugins copy the properties of a probability map to the
-    labels that they make from this map.
-    """
+    # Plugins often copy the properties of a probability map to the labels that they make from this
+    # map. Therefore, the declared layer type counts only if the dtype and the axes fit.
     explicit = chunk.properties.get("layer_type")
     kind = _KINDS.get(explicit or "")
     integers = chunk.dtype.kind in "iub" and chunk.dtype.itemsize > 1

@@ -96,7 +96,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def is_segmentation(self) -> bool:
-        """Whether the layer type is segmentation, or the array is 3D and of integers but uint8."""
+        """Whether the layer type is segmentation, or the array is 3D with integers except uint8."""
         labels = self.dtype.kind in "iub" and self.dtype != np.uint8
         return bool(self._layer_type == "segmentation" or (self.ndim == 3 and labels))
 
@@ -112,7 +112,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def layer_type(self) -> str:
-        """The given layer type; by default, the type that fits the shape, dtype and values."""
+        """The layer type that was set; if none was set, a guess from dtype, shape and values."""
         if self._layer_type is not None:
             return self._layer_type
         for name in LAYER_TYPES[:-1]:
@@ -153,7 +153,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def bounding_box(self) -> BoundingBox:
-        """Another name of `bbox`, the global box that the chunk covers."""
+        """Global box that the chunk covers; the same as `bbox`."""
         return self.bbox
 
     @property
@@ -168,7 +168,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def ndoffset(self) -> tuple[int, ...]:
-        """Global start with one number for each axis of the array; 0 for the channel."""
+        """Global position of the first voxel, (z, y, x), or (0, z, y, x) if there are channels."""
         return (*[0] * (self.ndim - 3), *self.voxel_offset)
 
     @property
@@ -184,7 +184,6 @@ class Chunk(NDArrayOperatorsMixin):
     # --- as an array ------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the array."""
         if name.startswith("__") or name == "array":
             raise AttributeError(name)
         try:
@@ -199,7 +198,6 @@ class Chunk(NDArrayOperatorsMixin):
             raise AttributeError(msg) from None
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the voxels for NumPy."""
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -217,23 +215,19 @@ class Chunk(NDArrayOperatorsMixin):
         return result
 
     def __getitem__(self, index: Any) -> Any:
-        """Index the array."""
         return self.array[index]
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Set voxels."""
         self.array[index] = value
 
     def __len__(self) -> int:
-        """Return the length of the first axis."""
         return len(self.array)
 
     def __repr__(self) -> str:
-        """Return box, shape, dtype and voxel size."""
         return f"Chunk({self.bbox.string}, {self.shape}, {self.dtype}, {self.voxel_size})"
 
     def clone(self) -> Chunk:
-        """Return a copy."""
+        """Return a copy of the chunk that does not share its array."""
         return self._like(self.array.copy())
 
     def astype(self, dtype: DTypeLike) -> Chunk:
@@ -247,7 +241,7 @@ class Chunk(NDArrayOperatorsMixin):
         return self._like(np.ascontiguousarray(self.array))
 
     def fill(self, x: Any) -> None:
-        """Set all voxels."""
+        """Set all voxels to the value *x*."""
         self.array.fill(x)
 
     def transpose(self, only_array: bool = False) -> Chunk:
@@ -278,17 +272,18 @@ class Chunk(NDArrayOperatorsMixin):
         return self._like(self.array[self._inside(slices)], offset)
 
     def save(self, patch: Chunk) -> None:
-        """Copy a smaller chunk into this one, at its position."""
+        """Copy a smaller chunk into this chunk, at the global position of the smaller chunk."""
         self.array[self._inside(patch.slices)] = patch.array
 
     def crop_margin(
         self, margin_size: Iterable[int] | None = None, output_bbox: BoundingBox | None = None
     ) -> Chunk:
-        """Return a view that leaves out a margin, or a view of the part inside a box.
+        """Return a view without a margin, or a view of the part inside a box.
 
         Args:
-            margin_size: voxels to crop at both ends, zyx; or six numbers: start, then end.
-            output_bbox: global box of the part, if no margin is given.
+            margin_size: voxels to crop at both ends, zyx. Of six numbers, the first three are
+                cropped at the start and the last three at the stop.
+            output_bbox: global box of the part; used only if *margin_size* is ``None``.
         """
         if margin_size is None and output_bbox is not None:
             return self.cutout(output_bbox)
@@ -297,7 +292,7 @@ class Chunk(NDArrayOperatorsMixin):
         return self.cutout(shrunk)
 
     def shrink(self, size: Iterable[int]) -> None:
-        """Crop a margin in place; *size* is the margin size of `crop_margin`."""
+        """Crop a margin in place; *size* has the form of *margin_size* in `crop_margin`."""
         part = self.crop_margin(size)
         self.array, self.voxel_offset = part.array, part.voxel_offset
 
@@ -320,7 +315,7 @@ class Segmentation(Chunk):
     """A chunk of labels."""
 
     def __init__(self, array: Any, **place: Any) -> None:
-        """Set the layer type to segmentation, unless another one is given."""
+        """Set the layer type to segmentation, unless another layer type is given."""
         super().__init__(array, **({"layer_type": "segmentation"} | place))
 
 
@@ -328,7 +323,7 @@ class AffinityMap(Chunk):
     """A chunk of affinities, (3, z, y, x)."""
 
     def __init__(self, array: Any, **place: Any) -> None:
-        """Set the layer type to affinity_map, unless another one is given."""
+        """Set the layer type to affinity_map, unless another layer type is given."""
         super().__init__(array, **({"layer_type": "affinity_map"} | place))
 
 

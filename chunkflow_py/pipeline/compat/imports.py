@@ -73,7 +73,7 @@ _finder = _Finder()
 
 @contextmanager
 def importable() -> Iterator[None]:
-    """Let ``import chunkflow`` find these classes, unless chunkflow itself is installed."""
+    """Let ``import chunkflow`` find the classes of this package, unless chunkflow is installed."""
     with _finder.lock:
         if _finder.users == 0 and not _is_installed():
             sys.meta_path.insert(0, _finder)

@@ -197,10 +197,12 @@ class Synapses:
     ) -> set[int]:
         """Return rows of postsynaptic points that are surplus or too far from their T-bar.
 
+        A point is surplus if its T-bar has at least *num_threshold* points with smaller distances.
+        If points have confidences, each distance is first divided by the confidence of the point.
+
         Args:
-            num_threshold: number of points to keep for each T-bar: the points with the smallest
-                distance. If points have confidences, distances are divided by confidences.
-            distance_threshold: largest distance from the T-bar, voxels.
+            num_threshold: largest number of points of a T-bar.
+            distance_threshold: largest distance of a point from its T-bar, voxels.
         """
         distances = self.distances_from_pre_to_post
         found = set(np.flatnonzero(distances > distance_threshold).tolist())
@@ -214,10 +216,10 @@ class Synapses:
     def find_duplicate_post_on_same_neuron(
         self, seg: Chunk, distance_threshold: float = 10
     ) -> set[int]:
-        """Return rows of postsynaptic points that duplicate another one on the same segment.
+        """Return rows of postsynaptic points that have a near neighbour on the same segment.
 
-        Of two points within *distance_threshold* voxels, the point that is nearer to its T-bar is
-        kept.
+        Two points are near if their distance is at most *distance_threshold* voxels. Of two near
+        points, only the row of the point that is farther from its T-bar is returned.
         """
         from scipy.spatial import KDTree
 

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Cartesian(NamedTuple):
-    """Three numbers, zyx. Arithmetic is elementwise; ``<`` is true if it holds on all axes."""
+    """Three numbers, zyx; ``a < b`` is true if each number of a is less than its partner in b.
+
+    Arithmetic is elementwise.
+    """
 
     z: Any
     y: Any
@@ -58,11 +61,9 @@ class Cartesian(NamedTuple):
         return self._with(other, operator.truediv)
 
     def __mod__(self, other: Any) -> Cartesian:
-        """Return the remainders of the division, one for each axis."""
         return self._with(other, operator.mod)
 
     def __neg__(self) -> Cartesian:
-        """Negate."""
         return Cartesian(-self.z, -self.y, -self.x)
 
     def __eq__(self, other: object) -> bool:
@@ -92,7 +93,6 @@ class Cartesian(NamedTuple):
         return self._all(other, operator.ge)
 
     def __hash__(self) -> int:
-        """Return the hash of the three numbers."""
         return hash(self.tuple)
 
     @property
@@ -241,11 +241,11 @@ class BoundingBox:
         return BoundingBox(self.start.inverse, self.stop.inverse)
 
     def adjust(self, size: Any) -> BoundingBox:
-        """Return the box grown at both ends; negative numbers shrink it.
+        """Return the box enlarged at both ends; negative numbers shrink the box.
 
         Args:
-            size: one number or three (zyx), by which both ends move outwards; or six numbers, three
-                to add to the start, then three to add to the stop.
+            size: one number, or three numbers (zyx), by which both ends move outwards. Of six
+                numbers, three are added to the start (zyx), then three to the stop.
         """
         if size is None:
             return self
