@@ -18,8 +18,8 @@ def score_code(settings: Mapping[str, Any]) -> tuple[str, ...]:
         settings: arguments of `agglomerate`; only ``scoring_function`` matters.
 
     Returns:
-        A tuple of one description, or an empty tuple for the mean affinity, whose code is part of
-        waterz.
+        A tuple with one description. The tuple is empty if the scoring function is the mean
+        affinity, because the code of this function is a compiled part of waterz.
     """
     score = settings.get("scoring_function", MEAN_AFFINITY)
     return () if score == MEAN_AFFINITY else (f"the scoring function {score}, as C++",)

@@ -1,4 +1,4 @@
-"""Levels of a stored graph: from the boxes of tasks to the hierarchy, and to tables of segments."""
+"""Merge the stored graphs of boxes level by level, and write the hierarchy and segment tables."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ _READ_TOGETHER = 64  # objects, so that those of all boxes need not fit into mem
 
 
 def merge_level(graphs: GraphStore, box: BoundingBox, level: int, task_size: Zyx) -> str:
-    """Merge the regions in a box of a level.
+    """Merge the regions in one box from the graphs of its smaller boxes, and store the result.
 
     Args:
         graphs: store of the graph.
-        box: the box.
-        level: number of its level.
+        box: box whose regions are merged, voxels.
+        level: number of the level of *box*. A box of level 1 consists of 2 x 2 x 2 boxes of tasks.
         task_size: size of the tasks of measure-contacts, voxels, zyx.
 
     Returns:
-        A summary: numbers of contacts, of merges, and of contacts that were left open.
+        A summary as text: the number of contacts before the merges, the number of merges, and the
+        number of contacts that remain for a larger box.
 
     Raises:
         GeometryError: the box does not belong to the level.
@@ -107,7 +108,7 @@ def write_segment_table(
     min_size: int = 0,
     min_affinity: float = 0.0,
 ) -> None:
-    """Write the table from the ids that fragment-affinity has made to the ids of segments.
+    """Write the table that maps each id of fragment-affinity to the id of a segment.
 
     Args:
         hierarchy: store of the hierarchy.
