@@ -1,9 +1,9 @@
-"""Union-find over pairs of labels, vectorised.
+"""Union-find with numpy: the sets of labels that pairs of labels connect.
 
 The smallest label of a set represents the set, so the result does not depend on the order of pairs,
-or on how often a pair occurs. Pairs are added in batches and reduced to a forest: one pair for each
-label that is not the smallest of its set. Memory is at most about 250 bytes for each distinct
-label, for any number of pairs.
+or on how often a pair occurs. Pairs are added in batches. After each batch, only one pair remains
+for each label that is not the smallest of its set. So the memory is at most about 250 bytes for
+each distinct label, for any number of pairs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ def smallest_of_sets(
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the labels of *pairs*, and for each label the smallest label of its set.
 
-    In each round, every root with a smaller neighbour becomes the child of this neighbour; then all
-    paths are shortened. Two rounds at least halve the number of roots that have neighbours.
+    In each round, every root of a tree that has a pair with a smaller root becomes the child of
+    that root. Then each label is attached directly to its root. Two rounds at least halve the
+    number of roots that still have pairs.
 
     Args:
         pairs: (n, 2); the two labels of a pair belong to the same set.
