@@ -57,7 +57,7 @@ def test_missing_and_damaged_sections_are_named(tmp_path):
     with pytest.raises(VolumeError, match="2/12 does not contain luminance levels"):
         normalize_contrast(chunk, levels=levels)
     (tmp_path / "2" / "12").write_text(json.dumps({"levels": [1] * 300}))
-    with pytest.raises(ChunkError, match="300 intensities, but uint8 has 256"):
+    with pytest.raises(ChunkError, match="300 intensities, but the chunk is uint8, which has 256"):
         normalize_contrast(chunk, levels=levels)
 
 
