@@ -150,7 +150,7 @@ def inferencer_from(options: str) -> Inferencer:
         raise OptionError(error.format_message()) from error
     if operator.before:
         msg = (
-            "--resample changes the voxel size of chunks, which inference on a Dask array cannot; "
+            "--resample changes the voxel size of chunks, which is not possible for a dask array; "
             "resample the array before and after inference, or use a pipeline"
         )
         raise OptionError(msg)

@@ -46,8 +46,7 @@ class SectionLevels:
         upper_clip_fraction: fraction of the counted voxels to clip at the bright end.
         per_section: true if limits are computed for each section, false if one pair of limits is
             computed for all sections.
-        min_coverage: limit of the fraction of a section that histograms cover; histograms that
-            cover less are refused.
+        min_coverage: smallest fraction of a section that its histogram must cover.
     """
 
     url: str
@@ -71,8 +70,7 @@ class SectionLevels:
         *per_section* is false.
 
         Raises:
-            VolumeNotFoundError: a section has no histogram; the message names the command that
-                makes one.
+            VolumeNotFoundError: a section has no histogram.
             ChunkError: the histograms have another dtype or number of channels than the chunk, or
                 cover too small a part of a section.
             VolumeError: a stored histogram is damaged.
@@ -199,7 +197,7 @@ class SectionLevels:
         if not is_good:
             msg = (
                 f"{self.place}/{key} does not contain luminance levels, which are JSON such as "
-                '{"levels": [0, 12, …]}; compute them again'
+                '{"levels": [0, 12, …]}; compute the levels again'
             )
             raise VolumeError(msg)
         return counts.astype(np.int64)

@@ -12,10 +12,10 @@ MEAN_AFFINITY = "OneMinus<MeanAffinity<RegionGraphType, ScoreValue>>"
 
 
 def score_code(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return descriptions of the C++ code that agglomeration compiles and runs for *settings*.
+    """Return descriptions of the C++ code that `agglomerate` compiles and runs.
 
     Args:
-        settings: arguments of `agglomerate`; only ``scoring_function`` matters.
+        settings: arguments of `agglomerate`, of which only ``scoring_function`` is used.
 
     Returns:
         A tuple with one description. The tuple is empty if the scoring function is the mean

@@ -342,7 +342,6 @@ def instance_score(table: Contingency, iou_threshold: float = 0.5) -> InstanceSc
 
 
 def _match_count(first: NDArray[Any], second: NDArray[Any]) -> int:
-    """Return the size of the largest set of pairs in which no segment and no body occurs twice."""
     if len(np.unique(first)) == len(first) and len(np.unique(second)) == len(second):
         return len(first)
     with needs_extra("segmentation", "an --iou-threshold of at most 0.5"):
@@ -430,7 +429,7 @@ class Evaluator(OperatorBase):
 
     Attributes:
         segmentation_name: name of the chunk to score.
-        groundtruth_name: name of the chunk that holds the ground truth.
+        groundtruth_name: name of the chunk with the ground truth.
         output: name under which the scores are added to the task.
         evaluate: function that takes the segmentation, the ground truth and `options`, and returns
             the scores by name.

@@ -127,7 +127,7 @@ def create_meshes(
         max_simplification_error: largest distance that the surface may move, in nm. The limit is
             smaller for a closed surface that would otherwise lose more than half of its volume.
         ids: ids of the objects to mesh (default: all).
-        skip_ids: ids of objects without a mesh.
+        skip_ids: ids of objects that get no mesh.
         dust_threshold: objects with fewer voxels in *box* get no mesh.
 
     Raises:

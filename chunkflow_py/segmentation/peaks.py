@@ -40,7 +40,7 @@ def find_peaks(array: NDArray[Any], distance: int, threshold: float) -> NDArray[
 
     Args:
         array: (z, y, x), real, without NaN.
-        distance: half the edge of the cube, in voxels, at least 1.
+        distance: number of voxels that the cube extends to each side, at least 1.
         threshold: peaks are higher than this value, in the unit of the voxels.
 
     Returns:

@@ -180,7 +180,7 @@ class Skeletonizer(OperatorBase):
 
 @dataclass
 class SkeletonFragments(Skeletonizer):
-    """Makes the skeletons of the objects in a chunk, and writes one file for each object.
+    """Operator that creates the skeletons of a chunk, and writes one file for each object.
 
     Attributes:
         url: address of a folder for the files, or of a precomputed volume. The info file of a

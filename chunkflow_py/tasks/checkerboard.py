@@ -4,8 +4,8 @@
 even layer     odd layer      Each task has one of eight colours, by the parity of z, y and x.
 0  2  0  2     5  7  5  7     Within a slab (see below), all tasks of colour 0 are sent first, then
 6  4  6  4     3  1  3  1     all tasks of colour 1, and so on. Two tasks of one colour are never
-0  2  0  2     5  7  5  7     neighbours. Tasks of colours 0 and 1 are neighbours only at a corner,
-                              like those of 2 and 3, 4 and 5, 6 and 7.
+0  2  0  2     5  7  5  7     neighbours. Tasks of colours 0 and 1 are neighbours only at a corner.
+                              The same is true of colours 2 and 3, 4 and 5, 6 and 7.
 ```
 
 So tasks that run at the same time share few or no patches. When a task begins, its neighbours have

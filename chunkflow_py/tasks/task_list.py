@@ -125,7 +125,7 @@ class ListPlan:
 
     @classmethod
     def from_rows(cls, rows: bytes, indexes: range | None = None) -> ListPlan:
-        """Recreate a plan from *rows*, the second value that its `to_json` returned."""
+        """Recreate a plan from *rows*, the bytes that `to_json` has returned."""
         return cls([_region_of(row) for row in _ROW.iter_unpack(rows)], indexes=indexes)
 
     def to_json(self) -> tuple[dict[str, Any], bytes]:

@@ -41,7 +41,7 @@ class Plan(Protocol):
     """The numbered tasks of one step.
 
     Attributes:
-        span: largest possible number of a task plus 1. Not every number below has a task.
+        span: largest possible number of a task plus 1. Some numbers below *span* may have no task.
         boxes: grid or list of boxes that new outputs must cover. It contains the boxes of all
             tasks, and can contain further boxes.
         times: number of time points, if each box is processed at each time point; ``None`` without

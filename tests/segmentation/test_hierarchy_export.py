@@ -341,7 +341,7 @@ def test_refused_command_lines(folder, second):
     """A threshold that the hierarchy does not reach, and a missing hierarchy, write nothing."""
     assert "Missing option '--threshold'" in run("export-hierarchy a.zarr.segment new", 2)
     output = run("export-hierarchy a.zarr.segment new --threshold 0.96", 2)
-    assert "--threshold 0.96 is above 0.95, up to which the hierarchy" in output
+    assert "--threshold 0.96 is above 0.95, the highest threshold of the hierarchy" in output
     output = run("export-hierarchy a.zarr.segment new --threshold 0.12345678911", 2)
     assert "more than nine decimal digits" in output
     assert "has no hierarchy" in run("export-hierarchy aff.zarr new --threshold 0.6", 1)

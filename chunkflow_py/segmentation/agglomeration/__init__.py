@@ -17,9 +17,10 @@ exactly the result of the greedy algorithm, for any division into tasks, because
 * contacts have one total order: the better of two contacts has the greater mean affinity. If the
   means are equal, the better contact has the smaller *tie*. The tie of a contact is the lowest
   index of the edges between its two regions;
-* two regions that are each other's best contact remain each other's best contact until they are
-  merged, whatever other merges come first (mean affinity is *reducible*). A task merges such pairs
-  if both regions lie inside its box, and leaves everything else to a larger box.
+* if the contact between two regions is the best contact of both, this does not change until the two
+  regions are merged, whatever other merges come first (mean affinity is *reducible*). A task merges
+  such pairs of regions if both regions lie inside its box. All other merges are left to tasks with
+  larger boxes.
 
 The idea of delaying merges at a boundary comes from Lu, Zlateski and Seung 2021, arXiv:2106.10795.
 """

@@ -1,4 +1,4 @@
-"""Supervoxels and their edges as PyChunkedGraph ingests them: chunk by chunk.
+"""Supervoxels and their edges, in the files that PyChunkedGraph reads for each chunk.
 
 PyChunkedGraph (https://github.com/CAVEconnectome/PyChunkedGraph) is a server for proofreading. It
 divides the volume into chunks. The part of a fragment in one chunk is a supervoxel. An edge joins
@@ -96,8 +96,8 @@ class ChunkGrid:
         if grid.number_bits < 1 or size.product() >= 1 << grid.number_bits:
             msg = (
                 f"{bits} spatial bits leave {max(0, grid.number_bits)} bits for the supervoxels of "
-                f"a chunk of {size} voxels (zyx); give a smaller --spatial-bits or a larger "
-                "--graph-chunk-size"
+                f"a chunk, too few for the {size} voxels (zyx) of a chunk; give a smaller "
+                "--spatial-bits or a larger --graph-chunk-size"
             )
             raise OptionError(msg)
         return grid
@@ -119,9 +119,9 @@ class ChunkGrid:
             at_end = high[axis] == ends[axis]
             if low[axis] % self.size[axis] or (high[axis] % self.size[axis] and not at_end):
                 msg = (
-                    f"the task {box} divides chunks of size {self.size} along {name} (zyx, "
-                    f"voxels), which begin at {self.domain.start}; make tasks of whole chunks, "
-                    f"such as generate-tasks --chunk-size {' '.join(map(str, self.size))}"
+                    f"the task {box} divides chunks of size {self.size} along {name}; the chunks "
+                    f"begin at {self.domain.start} (zyx, voxels); make tasks of whole chunks, such "
+                    f"as generate-tasks --chunk-size {' '.join(map(str, self.size))}"
                 )
                 raise GeometryError(msg)
         first, last = low // self.size, (high + self.size - 1) // self.size

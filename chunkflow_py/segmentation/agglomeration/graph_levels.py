@@ -73,7 +73,7 @@ def write_all_merges(graphs: GraphStore, hierarchy: Store, level: int) -> None:
     Args:
         graphs: store of the graph, after the merges of the last level.
         hierarchy: store of the hierarchy.
-        level: number of the last level.
+        level: number of the last level of merges, at which one box covers the volume.
 
     Raises:
         OptionError: *level* is not the last level of the volume.
@@ -116,8 +116,8 @@ def write_segment_table(
         fragments: store of the table that solve-labels has written for the fragments.
         table: store of the table to write.
         threshold: segments are merged while 1 - mean affinity is at most this.
-        min_size: segments with fewer voxels than this are united with their best neighbours; 0
-            unites none.
+        min_size: segments with fewer voxels than this are united with the neighbour of the
+            greatest mean affinity; 0 unites no segments.
         min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
 
     Raises:

@@ -80,9 +80,9 @@ class GraphSettings:
         """
         if str(bounds) != self.domain:
             msg = (
-                f"the hierarchy is that of a volume with the bounds {self.domain}, but {url} has "
-                f"the bounds {bounds} (zyx, voxels); give the volume from which the hierarchy was "
-                "made"
+                f"the hierarchy was made from a volume with the bounds {self.domain}, but {url} "
+                f"has the bounds {bounds} (zyx, voxels); give the volume from which the hierarchy "
+                "was made"
             )
             raise OptionError(msg)
 
@@ -98,10 +98,9 @@ class GraphSettings:
         """
         if threshold > self.max_threshold:
             msg = (
-                f"--threshold {threshold:g} is above {self.max_threshold:g}, up to which the "
-                f"hierarchy in {url} contains merges; give at most --threshold "
-                f"{self.max_threshold:g}, or run segment-affinity again with a higher "
-                "--max-threshold"
+                f"--threshold {threshold:g} is above {self.max_threshold:g}, the highest threshold "
+                f"of the hierarchy in {url}; give at most --threshold {self.max_threshold:g}, or "
+                "run segment-affinity again with a higher --max-threshold"
             )
             raise OptionError(msg)
 

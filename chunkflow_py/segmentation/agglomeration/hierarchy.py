@@ -76,13 +76,14 @@ def absorbed(
     smallest: int,
     floor: Fraction,
 ) -> NDArray[np.uint64]:
-    """Unite segments below a size with their best neighbours.
+    """Unite small segments with the neighbours of the greatest mean affinity.
 
     Args:
         pairs: (n, 2) ids of fragments that belong to one segment, see `cut`.
         contacts: contacts of the fragments, in any order; the contact of two fragments may have
             several rows.
-        sizes: ids of fragments, and their numbers of voxels; an id may have several entries.
+        sizes: ids of fragments, and numbers of voxels. The numbers of an id with several entries
+            are added up.
         smallest: segments with fewer voxels than this are united with a neighbour.
         floor: smallest mean affinity at which a small segment is united, in the unit of the
             integer affinities (255 or 65535 for 1).

@@ -99,10 +99,10 @@ class HierarchyExport:
         target: store of the tables.
         voxel_size_nm: edge lengths of a voxel, nm, zyx.
         threshold: segments are merged while 1 - mean affinity is at most this.
-        min_size: segments with fewer voxels than this are united with their best neighbours; 0
-            unites none.
+        min_size: segments with fewer voxels than this are united with the neighbour of the
+            greatest mean affinity; 0 unites no segments.
         min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
-        piece: largest number of rows in a file.
+        piece: limit of the number of rows in a file.
     """
 
     hierarchy: Store

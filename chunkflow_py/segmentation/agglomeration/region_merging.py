@@ -62,7 +62,7 @@ class OpenGraph:
             `Contacts.first` lies inside, `Contacts.second` outside. A contact between two
             neighbouring boxes is in the graphs of both boxes. `combined` counts such a contact
             once.
-        face: number of the face of each row of `crossing`.
+        face: number of the face of each row of `crossing`: 2 * axis, plus 1 for an upper face.
         cut: fragments that continue outside of the box; one entry for each face through which a
             fragment continues.
         cut_face: number of the face of each entry of `cut`.

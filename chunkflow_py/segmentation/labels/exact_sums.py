@@ -6,9 +6,9 @@ Each sum is a row of digits to base 2^16, lowest first, in int64:
 value = 2^offset · (d0 + d1·2^16 + d2·2^32 + ...)
 ```
 
-In a unique row, each digit except the last is in [0, 2^16). Rows are added digit by digit, so the
-digits of a sum can be larger; `carried` makes the row unique again. Up to 2^47 rows can be added
-without overflow.
+In a *unique* row, each digit except the last is in [0, 2^16), so equal sums have equal rows. Rows
+are added digit by digit, so the digits of a sum can be larger. `carried` then makes the row unique
+again. Up to 2^47 rows can be added without overflow.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ class OverlapLinker:
 def solve_links(links: Store, table: Store) -> dict[str, str]:
     """Join all links into objects, and write the table of ids.
 
-    This needs about 250 bytes of memory for each linked label, and 500 bytes for each task.
+    The function needs about 250 bytes of memory for each linked label, and 500 bytes for each task.
 
     Args:
         links: store of the links that link-labels has written.

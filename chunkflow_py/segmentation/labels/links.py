@@ -151,7 +151,7 @@ def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) 
         region: region of the task whose lower face lies between *first* and *second*.
 
     Raises:
-        ChunkError: both tasks have used an id.
+        ChunkError: an id occurs in the labels of both tasks.
     """
     shared = np.intersect1d(first, second)
     shared = shared[shared != 0]
@@ -174,8 +174,9 @@ def overlap_pairs(
     - b is the label that shares the most voxels with a, and a is the label that shares the most
       voxels with b (among equal numbers, the smallest label is chosen),
     - a and b share at least *voxels* voxels, and
-    - the mean of shared / voxels of a and shared / voxels of b is at least *fraction*. Only voxels
-      that both tasks have labelled count.
+    - the mean of n / A and n / B is at least *fraction*, where n is the number of voxels that a and
+      b share, and A and B are the numbers of voxels of a and of b. Only voxels that both tasks have
+      labelled are counted.
 
     cluster_tools (C. Pape) has a similar rule: mutual best partners with a minimum mean overlap.
 

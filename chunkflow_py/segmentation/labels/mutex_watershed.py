@@ -1,7 +1,7 @@
 """Mutex watershed: segments from attractive and repulsive affinities.
 
 Affinities above a limit attract, and affinities below the limit repel. The pairs of voxels are
-processed in the order of the difference between affinity and limit, the largest difference first.
+processed in the order of the absolute difference between affinity and limit, the largest first.
 An attractive pair unites the clusters of its two voxels, unless an earlier repulsive pair has
 separated these clusters (Wolf et al. 2020, arXiv:1904.12654). The library mwatershed runs this
 algorithm.
@@ -39,7 +39,7 @@ def mutex_watershed(
             is the affinity between the voxels v and v + ``offsets[c]``. Pairs with voxels outside
             of the array are ignored.
         offsets: offset of each channel, z, y, x, in voxels.
-        threshold: affinities above 1 - *threshold* attract, and those below it repel.
+        threshold: affinities above 1 - *threshold* attract, and affinities below this limit repel.
 
     Returns:
         (z, y, x) labels, in no particular order; 0 for voxels without an attractive affinity. The

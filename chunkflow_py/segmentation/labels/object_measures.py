@@ -248,7 +248,7 @@ def columns_of(
     voxel_size_nm: tuple[float, float, float],
     channel_names: Sequence[str] = (),
 ) -> dict[str, NDArray[Any]]:
-    """Return the table of objects: name of the column -> values, sorted by label.
+    """Return the table of objects as a dictionary from column name to values, sorted by label.
 
     | column | meaning |
     |---|---|
@@ -265,7 +265,7 @@ def columns_of(
         measures: measures of all objects of the volume.
         bounds: bounds of the volume.
         voxel_size_nm: size of a voxel, nanometres, zyx.
-        channel_names: one name per channel of the image (default: numbers).
+        channel_names: name of each channel of the image (default: numbers).
     """
     z, y, x = voxel_size_nm
     found: dict[str, NDArray[Any]] = {

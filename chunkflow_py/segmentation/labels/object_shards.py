@@ -231,7 +231,10 @@ def read_shards(folder: ObjectFolder, document: Mapping[str, Any]) -> Iterator[t
     try:
         sharding = Sharding.parse(document)
     except (LookupError, TypeError, ValueError) as error:
-        msg = f"the info file of {folder.url} has a sharding that cannot be read: {error}"
+        msg = (
+            f"the info file of {folder.url} has a sharding that cannot be read: {error}; create "
+            "the shards again"
+        )
         raise VolumeError(msg) from error
     for name in folder.names():
         if name.endswith(".shard") and (data := folder.get(name)) is not None:

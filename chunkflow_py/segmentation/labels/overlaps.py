@@ -12,9 +12,9 @@ stored by B      |mmm|---|                       labels that B has given to the 
 Each task writes one file for each face that it shares with another task. The file name consists of
 the first voxel above the face, the axis, and the side of the face on which the task lies:
 ``64_0_128.z.below.npz``, ``64_0_128.z.above.npz`` (with the prefix ``t3_`` for time index 3). The
-file is an npz file without pickles. Its array ``offset`` is the position of the first voxel, zyx.
-``ids`` are the distinct labels, uint64. ``codes``, (z, y, x), has an index into ``ids`` for each
-voxel.
+file is an npz file without pickles, with three arrays. ``offset`` is the position of the first
+stored voxel, zyx. ``ids`` are the distinct labels, uint64. ``codes``, (z, y, x), contains an index
+into ``ids`` for each voxel.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def prefix_plan(digits: int, number: int | None = None) -> GridPlan:
 
 
 def prefix_of(box: BoundingBox, digits: int) -> str | None:
-    """Return the prefix of the file names of a task; ``None`` if no id has the prefix.
+    """Return the prefix of a task, from its box; ``None`` if no id can have this prefix.
 
     Raises:
         OptionError: *box* does not belong to a task of `prefix_plan`.

@@ -24,16 +24,15 @@ def smallest_of_sets(
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the labels of *pairs*, and for each label the smallest label of its set.
 
-    In each round, every root of a tree that has a pair with a smaller root becomes the child of
-    that root. Then each label is attached directly to its root. Two rounds at least halve the
-    number of roots that still have pairs.
-
     Args:
         pairs: (n, 2); the two labels of a pair belong to the same set.
 
     Returns:
         The labels in ascending order, and for each label the smallest label of its set.
     """
+    # In each round, every root that has a pair with a smaller root becomes the child of that root;
+    # then each label is attached directly to its root. Two rounds at least halve the number of
+    # roots that still have pairs.
     labels = np.unique(pairs)
     first, second = (np.searchsorted(labels, pairs[:, side]) for side in (0, 1))
     parent = np.arange(len(labels))
