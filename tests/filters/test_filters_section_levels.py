@@ -93,7 +93,7 @@ def test_other_images_are_refused(tmp_path):
     with pytest.raises(ChunkError, match="have 2 channels, but chunk .* has 1"):
         normalize_contrast(chunk, levels=str(tmp_path / "b"))
     store(tmp_path / "c", chunk, box, per_section=False)
-    with pytest.raises(ChunkError, match="not one per section"):
+    with pytest.raises(ChunkError, match="not for each section"):
         normalize_contrast(chunk, levels=str(tmp_path / "c"))
     whole = normalize_contrast(chunk, levels=str(tmp_path / "c"), per_section=False)
     assert np.array_equal(whole.array, normalize_contrast(chunk, per_section=False).array)

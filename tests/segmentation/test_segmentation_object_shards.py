@@ -179,7 +179,7 @@ def test_an_object_that_vanished_is_in_no_shard():
         ("aggregate-skeleton-fragments -f seg --shards 3", 2, "give --shards 4"),
         ("aggregate-skeleton-fragments -f seg --shards 4 --digits 1", 2, "give only one of them"),
         ("create-bbox -s 9 0 0 -z 1 1 1 aggregate-skeleton-fragments -f parts --shards 4", 1,
-         "--shards 4 makes shards 0 to 3"),
+         "with --shards 4, give boxes from 0-1_0-1_0-1"),
     ],
 )  # fmt: skip
 def test_what_is_refused(line, code, message):
