@@ -40,14 +40,14 @@ class Pipeline(base.Pipeline):
     """Operators that run one after the other on each task.
 
     Args:
-        operators: operators in order; the first may be a source, such as
+        operators: operators in the order in which they run. The first can be a source, such as
             ``ops.generate_tasks(…)``.
-        source: source of the tasks, if it is not the first of *operators*. Without a source, the
+        source: source of the tasks, unless the first operator is a source. Without a source, the
             pipeline runs once.
-        ahead: number of tasks to prefetch per stage (read, compute, write); 0 runs all stages
-            in one thread; ``None`` chooses 1 if memory suffices, else 0.
-        dry_run: omit the operators that save.
-        in_place: allow saving to the volume that is loaded.
+        ahead: number of tasks to prefetch for each stage (read, compute, write). With 0, all stages
+            run in one thread. With ``None``, 1 is used if memory suffices, else 0.
+        dry_run: whether to omit the operators that save.
+        in_place: whether to allow saving to the volume that is loaded.
         listener: receiver of progress events.
 
     Raises:
@@ -103,14 +103,14 @@ class Pipeline(base.Pipeline):
     ) -> Submission:  # fmt: skip
         """Create a run of the pipeline and send its tasks, like ``chunkflow submit``.
 
-        The spec is equal to the one that the same command line creates.
+        The spec of the run equals the spec that the equivalent command line creates.
 
         Args:
             run: address of the run directory (default: beside the output).
             queue: URL of the queue (default: SQLite in the run directory, if that is a folder).
             step: name of the step (default: the name of its main operator).
-            device_class: ``same``: refuse workers whose output bytes would differ from those of
-                the first worker; ``any``: accept all workers; results then agree only within a
+            device_class: ``same`` refuses workers whose output bytes would differ from those of
+                the first worker. ``any`` accepts all workers, so that results agree only within a
                 tolerance.
             options: further arguments of `chunkflow_py.run.submit.submit`.
 
@@ -161,7 +161,8 @@ def predict(
         image: array (z, y, x) or (c, z, y, x), a chunk, a volume, or the address of a volume. The
             whole volume is read. Integers are divided by the maximum of their dtype, unless
             ``normalize`` is given.
-        network: module (a copy of it is used), or path of a network (see docs/own-model.md).
+        network: PyTorch module, of which a copy is used, or path of a network (see
+            docs/own-model.md).
         patch_size: size of the input patch, voxels, zyx.
         overlap: overlap of output patches, voxels, zyx (default: the default of ``inference``).
         weights: path of a weight file.
@@ -219,8 +220,8 @@ def write_volume(
     """Write an array in memory as a new volume.
 
     Args:
-        array: array (z, y, x) or (c, z, y, x), or a chunk. The position, voxel size and kind of a
-            chunk are used.
+        array: array (z, y, x) or (c, z, y, x), or a chunk. A chunk also gives the position, the
+            voxel size and the kind of the volume.
         url: address, such as ``out.zarr``, ``zarr://…``, ``precomputed://…`` or ``h5://…``; see
             docs/volumes.md.
         voxel_size: voxel size, nanometres, zyx; required for an array.
@@ -260,11 +261,6 @@ def write_volume(
 
 
 def _chunk_of(image: Any) -> Chunk:
-    """Return the whole image as a chunk.
-
-    Raises:
-        ChunkError: the image is neither 3D nor 4D.
-    """
     import numpy as np
 
     from chunkflow_py.core.chunk import Chunk

@@ -1,13 +1,13 @@
 """Inference over dask arrays, with the same output bytes as a pipeline.
 
 ```
-output chunks   |---------|---------|---------|      of any size
-input of each |-------------|                        covers all patches that touch the chunk
+output chunks      |---------|---------|---------|   chunks of the dask array, of any size
+input of chunk 0 |-------------|                     all patches that touch the chunk
 ```
 
-The patch grid is anchored to the domain, as in a pipeline over the same volume. Within one compute
-profile (see docs/inference.md), the output therefore depends neither on the chunks nor on the
-scheduler.
+As in a pipeline, the patch grid is anchored to the start of the whole volume. Therefore, the output
+depends neither on the chunks nor on the scheduler, within one compute profile (see
+docs/inference.md).
 
 Example:
     >>> from chunkflow_py import open_volume
@@ -63,11 +63,13 @@ def inference(
     `release_networks` is called or the process ends.
 
     Args:
-        source: a volume, or a dask array (z, y, x) or (c, z, y, x); its bounds are the domain.
+        source: a volume, or a dask array (z, y, x) or (c, z, y, x). The patch grid is anchored
+            to the first voxel of *source*.
         network: an `Inferencer` that is not open (no ``with`` block has entered it), or options of
             the command ``inference``, such as ``-m net.py -w net.pt -s 20 256 256``.
         chunks: size of an output chunk, in voxels, zyx (default: for a volume, its write unit; for
-            an array, its chunk size). Larger chunks reduce repeated computation at their borders.
+            an array, its chunk size). Patches at the borders of chunks are computed several times,
+            so larger chunks need less computation.
         channels: channels to read from a volume (default: all).
         time: time index to read from a volume.
         voxel_offset: position of an array's first voxel in the volume, in voxels, zyx.
@@ -75,9 +77,9 @@ def inference(
         kind: kind of an array's voxels, such as ``image``.
 
     Returns:
-        An array (c, z, y, x) of the output dtype; for a network with several outputs, a dict from
-        the name of each output to its array. The array covers the domain; with ``--pad none``, it
-        covers only the part of the domain that the output patches cover.
+        An array (c, z, y, x) of the output dtype; for a network with several outputs, a dictionary
+        from the name of each output to its array. An array covers all of *source*; with
+        ``--pad none``, it covers only the part that the output patches cover.
 
     Raises:
         OptionError: the result would depend on the chunks, or options contradict each other.
@@ -148,7 +150,7 @@ def inferencer_from(options: str) -> Inferencer:
         raise OptionError(error.format_message()) from error
     if operator.before:
         msg = (
-            "--resample changes the voxel size of chunks, which inference on a Dask array cannot; "
+            "--resample changes the voxel size of chunks, which is not possible for a dask array; "
             "resample the array before and after inference, or use a pipeline"
         )
         raise OptionError(msg)
@@ -253,7 +255,7 @@ def _run(
     kind: Kind | None,
     target: BoundingBox,
 ) -> NDArray[Any] | dict[str, NDArray[Any]]:
-    """Return the output in *target*, computed from *part*, the input voxels that fill *box*."""
+    # *part* contains the input voxels of *box*; the result contains the output of *target*.
     chunk = Chunk(np.asarray(part), box.start, voxel_size_nm, kind, domain)
     result = network.loaded()(chunk, bbox=target)
     if isinstance(result, dict):

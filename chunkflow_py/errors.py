@@ -3,7 +3,7 @@
 ChunkflowError
 ├── OptionError (ValueError)            an option or argument that cannot work; exit code 2
 ├── GeometryError (ValueError)          boxes, sizes or grids that do not fit together
-│   └── AlignmentError                  a write that does not fall on whole write units
+│   └── AlignmentError                  a write that covers only a part of a write unit
 ├── ChunkError (ValueError)             arrays whose shape, dtype or kind disagree
 ├── MissingChunkError (KeyError)        a name that no earlier operator has made
 ├── VolumeError (OSError)               a volume or file that cannot be read or written
@@ -71,7 +71,7 @@ class GeometryError(ChunkflowError, ValueError):
 
 
 class AlignmentError(GeometryError):
-    """A write does not fall on whole write units (blocks or shards)."""
+    """A write covers only a part of a write unit (block or shard)."""
 
 
 class ChunkError(ChunkflowError, ValueError):
@@ -79,7 +79,7 @@ class ChunkError(ChunkflowError, ValueError):
 
 
 class MissingChunkError(ChunkflowError, KeyError):
-    """A task has no chunk, or other result of an operator, with this name."""
+    """A task has no chunk with this name, and no other result with this name."""
 
 
 class VolumeError(ChunkflowError, OSError):
@@ -159,7 +159,7 @@ class OperatorError(ChunkflowError, RuntimeError):
 
     @classmethod
     def reported(cls, operator: str, task: str | None, message: str) -> OperatorError:
-        """Return the error with the whole message that another process has reported."""
+        """Return the error of an operator in another process, which has sent only the message."""
         error = cls(operator, task, RuntimeError(message))
         error.args = (message,)
         return error
@@ -185,11 +185,13 @@ def named(error: BaseException) -> str:
 
 
 def as_error(error: BaseException, where: str) -> Exception:
-    """Return *error*; wrap it in a `ChunkflowError` if it would end the process (SystemExit).
+    """Return *error*, or a `ChunkflowError` in its place if it would end the process.
+
+    For example, SystemExit would end the process.
 
     Args:
         error: any exception.
-        where: subject of the message, such as ``the source generate-tasks``.
+        where: what failed, for the message, such as ``the source generate-tasks``.
     """
     if isinstance(error, Exception):
         return error
@@ -197,7 +199,6 @@ def as_error(error: BaseException, where: str) -> Exception:
 
 
 def _place_in_plugin(cause: BaseException) -> str:
-    """Return the plugin file and line that raised an error, or an empty string."""
     place = ""
     for frame, line in walk_tb(cause.__traceback__):
         if frame.f_globals.get("__name__", "").startswith(PLUGIN_MODULE):
@@ -211,7 +212,7 @@ def needs_extra(extra: str, purpose: str) -> Iterator[None]:
 
     Args:
         extra: name of the extra of this package that contains the library.
-        purpose: subject of the message, such as ``load-png``.
+        purpose: what needs the library, for the message, such as ``load-png``.
 
     Raises:
         MissingExtraError: an import inside the block failed.
@@ -231,7 +232,7 @@ def check_extra(extra: str, purpose: str, *modules: str) -> None:
 
     Args:
         extra: name of the extra of this package that contains the libraries.
-        purpose: subject of the message; see `needs_extra`.
+        purpose: what needs the libraries, for the message, such as ``load-png``.
         modules: top-level modules of the libraries (names without a dot).
 
     Raises:

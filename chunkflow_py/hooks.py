@@ -3,8 +3,8 @@
 `OperatorBase` documents the hooks of operators and their defaults; `SourceBase` documents the hooks
 of sources. An operator inherits from one of these classes and marks the hooks that it overrides.
 
-Each hook also has an older name, such as `HasHalo`: ``isinstance(operator, HasHalo)`` is true if
-the operator overrides ``required_input``.
+Each hook also has an older name, which is a class. For example, ``isinstance(operator, HasHalo)``
+is true if the operator overrides the hook ``required_input``.
 """
 
 from __future__ import annotations
@@ -37,9 +37,7 @@ from chunkflow_py.pipeline.effects import (
 )
 
 
-class _DeclaresHook(type):
-    """Metaclass of the older names: an operator is an instance if it overrides the hook."""
-
+class _DeclaresHook(type):  # of the older names
     hook: str
 
     def __instancecheck__(cls, operator: object) -> bool:

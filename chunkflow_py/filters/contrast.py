@@ -17,19 +17,20 @@ def clip_limits(
 ) -> tuple[int, int]:
     """Return the lower and upper intensity at which to clip.
 
-    The limit for a fraction is the largest intensity such that at most this fraction of the voxels
-    has this intensity or a lower one, as in igneous and chunkflow 1.x. Voxels of value 0 are
-    background and are not counted.
+    The rule is that of igneous and chunkflow 1.x. The lower limit is the largest intensity L such
+    that at most *lower_fraction* of the voxels have an intensity up to L. The upper limit is the
+    largest intensity U such that at most 1 - *upper_fraction* of the voxels have an intensity up to
+    U. Voxels of value 0 are background and are not counted.
 
     Args:
         counts: number of voxels of each intensity 0, 1, 2, …
-        lower_fraction: fraction for the lower limit.
-        upper_fraction: 1 minus the fraction for the upper limit; with 0, the upper limit is the
-            last intensity of *counts*.
+        lower_fraction: fraction of the voxels to clip at the dark end.
+        upper_fraction: fraction of the voxels to clip at the bright end; with 0, the upper limit is
+            the last intensity of *counts*.
 
     Returns:
-        The lower and the upper limit. The lower one is not above the upper one if *lower_fraction*
-        and *upper_fraction* add up to less than 1. Both are 0 if no voxel is counted.
+        The lower and the upper limit, in this order if the two fractions add up to less than 1.
+        Both limits are 0 if there are no voxels to count.
     """
     counted = np.cumsum(np.concatenate([[0], counts[1:]]))
     if counted[-1] == 0:
@@ -42,16 +43,16 @@ def clip_limits(
 def stretch_table(
     dtype: np.dtype[Any], lower: float, upper: float, minval: float, maxval: float
 ) -> NDArray[Any]:
-    """Return the table that stretches the intensities from *lower* to *upper* to [0, maxval].
+    """Return a lookup table that maps *lower* to 0 and *upper* to *maxval*, linearly.
 
-    The formula and its single precision are those of igneous and chunkflow 1.x: *minval* only clips
-    the result and does not change the stretching.
+    As in igneous and chunkflow 1.x, the table is computed in single precision, and *minval* only
+    clips the result: it does not change the mapping.
 
     Args:
         dtype: uint8 or uint16, dtype of the intensities and of the table.
-        lower: intensity that becomes 0, before *minval* is applied.
-        upper: intensity that becomes *maxval*, as do all higher ones; if *upper* equals *lower*,
-            the table changes nothing.
+        lower: intensity that becomes 0 before the result is clipped to *minval*.
+        upper: intensity that becomes *maxval*. Higher intensities also become *maxval*. If *upper*
+            equals *lower*, the table does not change any intensity.
         minval: smallest value of the result; smaller values are clipped to it.
         maxval: largest value of the result.
 
@@ -97,14 +98,14 @@ def stretched(
     minval: float,
     maxval: float,
 ) -> NDArray[Any]:
-    """Stretch the intensities between clipping limits to [0, maxval].
+    """Stretch intensities linearly, so that the clipping limits become 0 and *maxval*.
 
     Args:
         channels: image, (c, z, y, x), uint8 or uint16.
-        limits: for each channel, the pair of limits of each section, or one pair for all sections;
-            see `clip_limits`.
+        limits: for each channel, a list of pairs from `clip_limits`: one pair for each section, or
+            a single pair for all sections.
         minval: smallest value of the result; smaller values are clipped to it.
-        maxval: new value of the upper limit.
+        maxval: value of the result at the upper limit.
 
     Returns:
         A new image of the same shape and dtype.
@@ -127,9 +128,9 @@ def rescaled(
 
     Args:
         array: image of any shape and real dtype.
-        span: range of *array* to map, the lower value first.
-        target: range of the result.
-        dtype: dtype of the result; integers are rounded half to even.
+        span: lower and upper value of the range to map.
+        target: lower and upper value of the result.
+        dtype: dtype of the result. If it is an integer dtype, values are rounded half to even.
     """
     kind = np.dtype(dtype)
 
@@ -161,8 +162,8 @@ def stretched_inside(
         section: image of any shape, integers or floating point; not changed.
         low: new value of the second lowest intensity.
         high: new value of the second highest intensity.
-        out: array of the same shape for the result. It becomes a copy of the image if the two
-            intensities do not exist or are equal.
+        out: array of the same shape, to which the result is written. If the second lowest and the
+            second highest intensity do not exist or are equal, the result is a copy of the image.
     """
     first, last = _inner_extremes(section) if section.size else (0, 0)
     if not first < last:
@@ -175,7 +176,6 @@ def stretched_inside(
 
 
 def _inner_extremes(section: NDArray[Any]) -> tuple[Any, Any]:
-    """Return the second lowest and second highest value; 0, 0 if they do not exist."""
     least, largest = section.min(), section.max()
     if section.dtype.kind == "u" and least < largest:
         one = section.dtype.type(1)

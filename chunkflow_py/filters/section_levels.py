@@ -1,6 +1,6 @@
-"""Histograms of whole sections, so that all chunks of a section get the same contrast.
+"""Read histograms of whole sections, so that all chunks of a section get the same contrast.
 
-The histograms are stored below a URL, in one of two formats:
+A section is a plane of constant z. The histograms are stored below a URL, in one of two formats:
 
 - histograms of compute-statistics, one object per task: `chunkflow_py.filters.volume_statistics`;
 - luminance levels of igneous, ``<layer>/levels/<mip>``, one JSON object per section, named by z:
@@ -44,8 +44,9 @@ class SectionLevels:
         url: address of the folder or prefix.
         lower_clip_fraction: fraction of the counted voxels to clip at the dark end.
         upper_clip_fraction: fraction of the counted voxels to clip at the bright end.
-        per_section: whether each section has its own limits, or all sections share one pair.
-        min_coverage: fraction of a section that must have been counted.
+        per_section: true if limits are computed for each section, false if one pair of limits is
+            computed for all sections.
+        min_coverage: smallest fraction of a section that its histogram must cover.
     """
 
     url: str
@@ -63,16 +64,16 @@ class SectionLevels:
         return place_of(self.url)
 
     def limits_of(self, chunk: Chunk) -> list[list[tuple[int, int]]]:
-        """Return, for each channel of *chunk*, the limits of each of its sections.
+        """Return the clipping limits of a chunk: for each channel, a list of pairs.
 
-        If *per_section* is false, each channel has a single pair of limits for all sections.
+        The list has one pair of limits for each section of the chunk, or a single pair if
+        *per_section* is false.
 
         Raises:
-            VolumeNotFoundError: a section has no histogram; the message names the command that
-                makes one.
+            VolumeNotFoundError: a section has no histogram.
             ChunkError: the histograms have another dtype or number of channels than the chunk, or
                 cover too small a part of a section.
-            VolumeError: an object is damaged.
+            VolumeError: a stored histogram is damaged.
         """
         start, stop = chunk.bbox.start.z, chunk.bbox.stop.z
         sections = self._limits_of(start, stop, chunk.dtype)
@@ -166,8 +167,8 @@ class SectionLevels:
         levels = int(np.iinfo(dtype).max) + 1
         if counts[levels:].any():
             msg = (
-                f"the histograms below {self.place} have {len(counts)} intensities, but {dtype} "
-                f"has {levels}; give the address of the histograms of this image"
+                f"the histograms below {self.place} have {len(counts)} intensities, but the chunk "
+                f"is {dtype}, which has {levels}; give the address of the histograms of this image"
             )
             raise ChunkError(msg)
         dense = np.zeros(levels, np.int64)
@@ -196,7 +197,7 @@ class SectionLevels:
         if not is_good:
             msg = (
                 f"{self.place}/{key} does not contain luminance levels, which are JSON such as "
-                '{"levels": [0, 12, …]}; compute them again'
+                '{"levels": [0, 12, …]}; compute the levels again'
             )
             raise VolumeError(msg)
         return counts.astype(np.int64)

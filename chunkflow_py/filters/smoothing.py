@@ -1,8 +1,7 @@
 """Gaussian and median filters of arrays.
 
-The result for a voxel depends only on the neighbourhood of the voxel: wherever the voxel lies in
-the array, the result is the same to the last bit. So filtering chunks with a margin gives the same
-bytes as filtering the whole volume.
+The result for a voxel depends only on the values around the voxel, not on the position of the voxel
+in the array. So filtering chunks with a margin gives the same bytes as filtering the whole volume.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ def gaussian_radius(sigma: float) -> int:
 def gaussian_weights(sigma: float) -> NDArray[np.float64]:
     """Return the weights of the voxels at distance 0, 1, 2, … from the centre.
 
-    The weights are proportional to exp(-k² / 2σ²) at distance k, are cut off at 4σ, and add up to 1
-    over both sides, as in `scipy.ndimage.gaussian_filter`.
+    As in `scipy.ndimage.gaussian_filter`, the weight at distance k is proportional to
+    exp(-k² / 2σ²), and is 0 beyond 4σ. The weights of all voxels on both sides add up to 1.
     """
     distance = np.arange(gaussian_radius(sigma) + 1)
     weights = np.exp(-0.5 * np.square(distance / sigma)) if sigma else np.ones(1)
@@ -48,11 +47,12 @@ def blurred(array: NDArray[Any], sigma: Sequence[float]) -> NDArray[Any]:
     """Blur a volume with a Gaussian; beyond its edges, the volume is mirrored.
 
     Args:
-        array: (z, y, x), real; integers of at most 32 bits.
-        sigma: standard deviations in voxels, zyx; 0 does not blur along that axis.
+        array: (z, y, x) integers of at most 32 bits, or floats.
+        sigma: standard deviation along each axis, in voxels, zyx. With 0, the volume is not blurred
+            along this axis.
 
     Returns:
-        A new array of the same dtype; integers are rounded half to even.
+        A new array of the same dtype. If it is an integer dtype, values are rounded half to even.
     """
     result = np.empty(array.shape, array.dtype)
     if not result.size:
@@ -95,7 +95,6 @@ def _blur_section(
 
 
 def _weighted(padded: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Return weighted sums along the first axis, which becomes shorter by the padding."""
     reach = len(weights) - 1
     stop = len(padded) - reach
     result: NDArray[Any] = padded[reach:stop] * weights[0]
@@ -119,7 +118,8 @@ def median(array: NDArray[Any], size: Sequence[int], mode: str) -> NDArray[Any]:
 
     Args:
         array: (z, y, x), real.
-        size: size of the box, voxels, zyx; for an even number of voxels, the upper median.
+        size: size of the box, voxels, zyx. If the box has an even number of voxels, the result is
+            the greater of the two middle values.
         mode: padding beyond the edges: ``reflect``, ``nearest``, ``mirror``, ``constant`` (0) or
             ``wrap``.
 

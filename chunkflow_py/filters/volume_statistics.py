@@ -32,15 +32,16 @@ def count_chunk(
     *,
     per_section: bool = True,
 ) -> TaskCounts:
-    """Return the histograms of the part of *chunk* inside *region*, ready to be stored.
+    """Count the intensities of *chunk* in *region*, and return histograms in a storable form.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype; each channel is counted separately.
-        region: region to count, inside the chunk and the mask.
+        region: region to count; must lie inside the chunk and the mask.
         mask: (z, y, x) or (1, z, y, x); voxels where the mask is 0 are not counted (default: count
             all).
         bins: bins for floating point voxels; see `histogram_of`.
-        per_section: whether to make one histogram per section (z), or one for all sections.
+        per_section: true for one histogram for each section (plane of constant z), false for one
+            histogram of the whole region.
 
     Raises:
         ChunkError: the voxels cannot be counted without bins, or the mask has several channels.
@@ -87,7 +88,7 @@ def _compact(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 @dataclass
 class VolumeStatistics:
-    """Reader of the histograms that compute-statistics stored below one URL.
+    """Reads the histograms that compute-statistics has stored below one URL.
 
     Attributes:
         url: address of the folder or prefix.
@@ -107,7 +108,7 @@ class VolumeStatistics:
         """Regions of the chosen tasks that have counts; see `CountStore.regions`.
 
         Raises:
-            VolumeNotFoundError: there are no counts, or none of this time point.
+            VolumeNotFoundError: there are no counts, or no counts for the time index `time`.
         """
         found = self.counts.regions()
         chosen = [region for region in found if self.time in (None, region.time)]
@@ -126,11 +127,11 @@ class VolumeStatistics:
 
         Args:
             start: z of the first section.
-            stop: z after the last section.
+            stop: z of the last section plus 1.
 
         Raises:
-            VolumeError: an object is damaged.
-            ChunkError: the sections of a task were counted together.
+            VolumeError: a stored histogram is damaged.
+            ChunkError: a task has stored one histogram for all of its sections.
         """
         touched = [
             region
@@ -142,8 +143,8 @@ class VolumeStatistics:
         for counts, histogram in self._read(touched):
             if not counts.settings["per_section"]:
                 msg = (
-                    f"{self.counts.place} has one histogram per task, not one per section; count "
-                    "again with compute-statistics --per-section"
+                    f"{self.counts.place} has one histogram for each task, not for each section; "
+                    "count again with compute-statistics --per-section"
                 )
                 raise ChunkError(msg)
             box = counts.region.bbox
@@ -157,13 +158,13 @@ class VolumeStatistics:
         """Return the histogram of all tasks together, and how the voxels were counted.
 
         Returns:
-            The histogram, and a dict with the settings of `count_chunk`, ``tasks`` (number of
-            tasks) and ``coverage`` (fraction of the domain that was counted, 0 to 1; ``None`` if
-            unknown).
+            The histogram, and a dictionary. It contains the arguments of `count_chunk`, ``tasks``
+            (number of tasks) and ``coverage`` (fraction of the volume that was counted, 0 to 1;
+            ``None`` if the bounds of the volume are unknown).
 
         Raises:
-            VolumeNotFoundError: nothing was counted.
-            VolumeError: an object is damaged.
+            VolumeNotFoundError: there are no histograms.
+            VolumeError: a stored histogram is damaged.
         """
         total, about = None, dict[str, Any]()
         domains = set()

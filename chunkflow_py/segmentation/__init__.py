@@ -12,14 +12,14 @@ MEAN_AFFINITY = "OneMinus<MeanAffinity<RegionGraphType, ScoreValue>>"
 
 
 def score_code(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return descriptions of the C++ code that agglomeration compiles and runs for *settings*.
+    """Return descriptions of the C++ code that `agglomerate` compiles and runs.
 
     Args:
-        settings: arguments of `agglomerate`; only ``scoring_function`` matters.
+        settings: arguments of `agglomerate`, of which only ``scoring_function`` is used.
 
     Returns:
-        A tuple of one description, or an empty tuple for the mean affinity, whose code is part of
-        waterz.
+        A tuple with one description. The tuple is empty if the scoring function is the mean
+        affinity, because the code of this function is a compiled part of waterz.
     """
     score = settings.get("scoring_function", MEAN_AFFINITY)
     return () if score == MEAN_AFFINITY else (f"the scoring function {score}, as C++",)

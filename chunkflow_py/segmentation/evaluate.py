@@ -2,10 +2,10 @@
 
 A "segment" is a label of the segmentation, and a "body" is a label of the ground truth. p_ij is the
 share of voxels that have label i in the segmentation and label j in the ground truth. s_i is the
-sum of p_ij over all j, and t_j is the sum over all i. H is the entropy in bits. A pair consists of
-two different voxels. A pair is together in a volume if both voxels have the same label there. In
-the formulas of iou and dice, a segment has s voxels, a body has t voxels, and n voxels belong to
-both.
+sum of p_ij over all j, and t_j is the sum of p_ij over all i. H is the entropy in bits. A pair
+consists of two different voxels. A pair is *together* in the segmentation, or in the truth, if both
+voxels have the same label in that volume. In the formulas of iou and dice, a segment has s voxels,
+a body has t voxels, and n voxels belong to both.
 
 | score              | formula                                             | perfect |
 |--------------------|-----------------------------------------------------|---------|
@@ -132,12 +132,13 @@ def evaluate(
     Args:
         segmentation: integer or boolean labels, any shape.
         groundtruth: labels of the same shape.
-        ignore_zero: ignore voxels whose ground truth is 0, except in the scores of objects and
-            classes.
+        ignore_zero: ignore unlabelled voxels, whose ground truth is 0, in the scores of Rand and
+            variation of information.
         ignore_segments: labels of the segmentation to ignore.
         ignore_bodies: labels of the ground truth to ignore.
         iou_threshold: smallest IoU of a segment with the body that it matches, in (0, 1].
-        per_class: whether labels are classes; if so, add Dice and IoU of each class.
+        per_class: whether labels are classes, such as 1 for all mitochondria; if so, the result
+            contains Dice and IoU of each class.
 
     Raises:
         ChunkError: the shapes differ, the voxels are not labels, or all voxels are ignored.
@@ -175,7 +176,8 @@ def score(
         ignore_segments: labels of the segmentation whose voxels are ignored in all scores.
         ignore_bodies: labels of the ground truth whose voxels are ignored in all scores.
         iou_threshold: smallest IoU of a segment with the body that it matches, in (0, 1].
-        per_class: whether labels are classes; if so, add Dice and IoU of each class.
+        per_class: whether labels are classes, such as 1 for all mitochondria; if so, the result
+            contains Dice and IoU of each class.
 
     Raises:
         ChunkError: all voxels are ignored.
@@ -220,13 +222,13 @@ def score(
 def common_region(
     segmentation: Chunk, groundtruth: Chunk, bbox: BoundingBox | None = None
 ) -> BoundingBox:
-    """Return the box that both chunks cover, or its part in *bbox* if *bbox* is given.
+    """Return the box that both chunks cover, cut to *bbox* if *bbox* is given.
 
     Raises:
         GeometryError: the chunks have no voxel in common with each other or with *bbox*.
     """
     region = segmentation.bbox.intersection(groundtruth.bbox)
-    where = f"segmentation {segmentation.bbox} and ground truth {groundtruth.bbox}"
+    where = f"the segmentation {segmentation.bbox} and the ground truth {groundtruth.bbox}"
     if region.is_empty:
         msg = f"{where} have no voxel in common; check their voxel offsets"
         raise GeometryError(msg)
@@ -246,13 +248,13 @@ def relabel(
     groundtruth: NDArray[Any],
     voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Relabel both volumes, so that a region of a larger volume is scored fairly.
+    """Relabel segmentation and ground truth of a region, so that the scores are fair.
 
-    Two branches of one neuron that do not meet inside the region look like two objects, and no
-    method can know that they belong together. Therefore, both volumes are first relabelled by
-    26-connected components. Then each unlabelled voxel (0) of the segmentation takes the label of
-    the nearest segment. Otherwise, methods that leave membranes unlabelled could not be compared
-    with methods that label them.
+    Both arrays are relabelled by 26-connected components. The reason is that two branches of one
+    neuron may be connected only outside of the region, so no method can know that the branches
+    belong together. Then each unlabelled voxel (0) of the segmentation gets the label of the
+    nearest segment. This makes methods that leave membranes unlabelled comparable with methods
+    that label membranes.
 
     Args:
         segmentation: (z, y, x) labels.
@@ -285,7 +287,6 @@ def _unsigned(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _sizes(labels: NDArray[np.uint64], table: Contingency) -> NDArray[np.int64]:
-    """Return the number of voxels of each label in a column of *table*."""
     order = np.argsort(labels, kind="stable")
     ordered = labels[order]
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
@@ -341,7 +342,6 @@ def instance_score(table: Contingency, iou_threshold: float = 0.5) -> InstanceSc
 
 
 def _match_count(first: NDArray[Any], second: NDArray[Any]) -> int:
-    """Return the size of the largest set of pairs in which no segment and no body occurs twice."""
     if len(np.unique(first)) == len(first) and len(np.unique(second)) == len(second):
         return len(first)
     with needs_extra("segmentation", "an --iou-threshold of at most 0.5"):
@@ -379,7 +379,6 @@ def class_scores(table: Contingency) -> dict[str, ClassScore]:
 def _of_label(
     labels: NDArray[np.uint64], voxels: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the sorted labels, the index of each row's label, and the size of each label."""
     values, index = np.unique(labels, return_inverse=True)
     sizes = np.zeros(len(values), np.int64)
     np.add.at(sizes, index, voxels)
@@ -422,7 +421,7 @@ def score_table(scores: dict[str, Any], title: str) -> str:
 
 @dataclass
 class Evaluator(OperatorBase):
-    """Scores the segmentation of every task.
+    """Operator that scores the segmentation of each task against the ground truth.
 
     The scores are printed and added to the task. With `table_path`, no scores are printed. Instead,
     the contingency table of each task is stored, and `sum-scores` computes the scores of the volume
@@ -430,7 +429,7 @@ class Evaluator(OperatorBase):
 
     Attributes:
         segmentation_name: name of the chunk to score.
-        groundtruth_name: name of the chunk that holds the ground truth.
+        groundtruth_name: name of the chunk with the ground truth.
         output: name under which the scores are added to the task.
         evaluate: function that takes the segmentation, the ground truth and `options`, and returns
             the scores by name.

@@ -1,21 +1,23 @@
 """Create meshes of the objects in a chunk; meshes of neighbouring tasks join exactly.
 
 ```
-task                 |a             b|             voxels a to b - 1
-marching cubes     a-1|a| ... |b-1|b|              cells between the voxel centres a to b; voxel b
-                                                   is the first voxel of the next task
-at the domain's end  0 ... a layer of zeros        closes the surfaces there
+voxels        a   a+1  ...  b-1 |  b       a to b - 1 are voxels of this task, b is the first
+                                |          voxel of the next task
+cells         |----|----|----|----|        marching cubes makes triangles in cells between the
+                                           centres of neighbouring voxels, from a to b
 ```
 
-Each cell belongs to one task, so no triangle is missing or occurs twice. Simplification does not
-move the open rims of a mesh at task boundaries. The coordinates of vertices on these rims are
-multiples of half a voxel. Therefore, vertices that the meshes of two tasks share are equal to the
-last bit.
+Each cell belongs to one task, so no triangle is missing or occurs twice. At the faces of the domain
+(the bounds of the volume), a layer of zeros is added, which closes the surfaces.
 
-zmesh simplifies all meshes of a `Mesher` in one vertex buffer, in which it counts the open edges of
-each vertex. zmesh does not reset these counts between meshes. After a mesh with an open rim, or
-with an edge that four triangles share, the next mesh would keep too many vertices. Therefore, each
-surface is simplified by a separate `Mesher`, for the bounding box of its object.
+A surface that ends at a task boundary has an open rim. Simplification does not move rims. The
+coordinates of vertices on a rim are multiples of half a voxel. Therefore, vertices that the meshes
+of two tasks share are equal to the last bit.
+
+Each surface is simplified by a separate ``zmesh.Mesher``, for the bounding box of its object. The
+reason is a defect of zmesh: a `Mesher` counts the open edges of each vertex, and does not reset the
+counts between meshes. After a mesh with an open rim, or with an edge that four triangles share, the
+next mesh of the same `Mesher` would have too many vertices.
 """
 
 from __future__ import annotations
@@ -58,8 +60,10 @@ _UNKNOWN_NM = (1.0, 1.0, 1.0)  # voxel size of chunks from files that do not giv
 def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
     """Return the part of *box* in the chunk's domain, or the chunk's box if *box* is ``None``.
 
+    The domain of a chunk is the bounds of its volume.
+
     Raises:
-        ChunkError: the chunk does not contain the box.
+        ChunkError: the chunk does not contain this part.
     """
     if box is None:
         return chunk.bbox
@@ -76,12 +80,12 @@ def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
 
 
 def lacks_overlap(chunk: Chunk, box: BoundingBox) -> bool:
-    """Return whether the layer of voxels after *box* is in the volume, but not in *chunk*."""
+    """Return whether *chunk* lacks the layer of voxels after *box*, although the volume has it."""
     return not chunk.bbox.contains(box.grow((0, 0, 0), ONE).intersection(chunk.domain))
 
 
 def cells_of(chunk: Chunk, box: BoundingBox) -> tuple[NDArray[Any], Zyx]:
-    """Return the labels from which a task's surfaces are made, and their voxel offset.
+    """Return the labels from which a task makes surfaces, with a layer of neighbours or zeros.
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x).
@@ -89,8 +93,8 @@ def cells_of(chunk: Chunk, box: BoundingBox) -> tuple[NDArray[Any], Zyx]:
 
     Returns:
         Labels (z, y, x), and the voxel offset of this array, zyx. The array contains *box* and, if
-        the chunk contains it, the next layer of voxels after *box* along each axis. Where the
-        domain starts or ends, the array has a layer of zeros in addition.
+        the chunk contains it, the next layer of voxels after *box* along each axis. A layer of
+        zeros is added at each face of *box* that is a face of the volume.
     """
     have = box.grow((0, 0, 0), ONE).intersection(chunk.bbox)
     before = [int(a == d) for a, d in zip(have.start, chunk.domain.start, strict=True)]
@@ -115,7 +119,7 @@ def create_meshes(
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x); 0 is background. The chunk should extend one voxel
-            beyond the end of *box* along each axis, except at the end of the domain.
+            beyond the end of *box* along each axis, except at the end of the volume.
         box: part of the chunk to mesh (default: the chunk's box).
         voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
         simplification_factor: factor by which to reduce the number of triangles; with 1 or less,
@@ -123,8 +127,8 @@ def create_meshes(
         max_simplification_error: largest distance that the surface may move, in nm. The limit is
             smaller for a closed surface that would otherwise lose more than half of its volume.
         ids: ids of the objects to mesh (default: all).
-        skip_ids: ids of objects to leave out.
-        dust_threshold: objects with fewer voxels in *box* are left out.
+        skip_ids: ids of objects that get no mesh.
+        dust_threshold: objects with fewer voxels in *box* get no mesh.
 
     Raises:
         ChunkError: the voxels are not labels, or the chunk does not contain *box*.
@@ -173,7 +177,7 @@ class Surface(NamedTuple):
 
     @property
     def volume(self) -> float:
-        """Volume that the surface encloses, in voxels; valid for a closed surface."""
+        """Volume that the surface encloses, in voxels; only correct for a closed surface."""
         if not len(self.faces):
             return 0.0
         x, y, z = (self.vertices - self.vertices[0])[self.faces].T  # each (corner, triangle)
@@ -182,7 +186,7 @@ class Surface(NamedTuple):
 
 
 class Surfaces:
-    """The surfaces of all objects in an array of labels.
+    """Creates the surface of each object in an array of labels.
 
     Args:
         labels: (x, y, z), unsigned integers.
@@ -203,14 +207,15 @@ class Surfaces:
         self._open = {int(label) for face in faces for label in np.unique(face)}
 
     def take(self, label: int, factor: int, max_error: float) -> Surface:
-        """Return the surface of an object and free its memory; call once for each object.
+        """Return the simplified surface of an object; can be called once for each object.
 
-        A closed surface that would lose more than half of its volume is simplified less, because
-        otherwise the smallest objects would become flat.
+        Afterwards, the memory of the object is freed. A closed surface that would lose more than
+        half of its volume is simplified less, because otherwise the smallest objects would become
+        flat.
 
         Args:
             label: label of the object.
-            factor: factor by which to reduce the number of triangles; with 0, all are kept.
+            factor: factor by which to reduce the number of triangles; 0 means no reduction.
             max_error: largest distance that the surface may move, in nm.
         """
         whole = self._get(self._mesher, label)
@@ -242,18 +247,19 @@ class Surfaces:
 
 @dataclass
 class MeshSaver(OperatorBase):
-    """Writes a mesh file for each object of a chunk.
+    """Operator that writes a mesh file for each object of a chunk.
 
     Attributes:
-        url: address of a folder for the files, or of a precomputed volume that has such a folder.
+        url: address of a folder for the files, or of a precomputed volume. The info file of a
+            volume names its folder of meshes.
         input_name: name of the chunk of labels.
         format: file format.
         voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
         mip: level of the volume at *url* from which the chunk was loaded. The level and the chunk
             must have the same voxel size.
-        default_mip: level to use if *mip* is ``None``: the value of the global option --mip.
-        manifest: whether to add each fragment to the manifest of its object when the fragment is
-            written.
+        default_mip: value of the global option --mip, which is used if *mip* is ``None``.
+        manifest: whether to add each fragment (mesh file of an object in one task) to the manifest
+            of its object when the fragment is written.
         settings: further arguments of `create_meshes`.
     """
 
@@ -283,7 +289,10 @@ class MeshSaver(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* and one more voxel at its end along each axis, where surfaces meet."""
+        """Return *box*, extended by one voxel at its end along each axis.
+
+        Surfaces of neighbouring tasks meet in this layer of voxels.
+        """
         return box.grow((0, 0, 0), (1, 1, 1))
 
     @hook
@@ -293,10 +302,10 @@ class MeshSaver(OperatorBase):
 
     @hook
     def create_output(self) -> str | None:
-        """Record the folder of meshes in the volume's info file.
+        """Create the folder of meshes, and write its name to the info file of the volume.
 
         Returns:
-            The address of the folder if it was not recorded before, else ``None``.
+            The address of the folder if this call has created the folder, else ``None``.
         """
         if self.format != "precomputed":
             return None
@@ -341,7 +350,6 @@ class MeshSaver(OperatorBase):
         size_nm: tuple[float, float, float],
         names: dict[int, str],
     ) -> Iterator[tuple[str, bytes]]:
-        """Yield the name and content of each file, and store its name in *names* by label."""
         for label, mesh in create_meshes(chunk, box, voxel_size_nm=size_nm, **self.settings):
             names[label] = self._name(label, box, is_whole=box == chunk.domain)
             yield names[label], mesh.encoded(self.format)
@@ -353,12 +361,7 @@ class MeshSaver(OperatorBase):
         return f"{label}.{self.format}" if is_whole else f"{label}_{box}.{self.format}"
 
     def _voxel_size(self, chunk_nm: tuple[float, float, float]) -> tuple[float, float, float]:
-        """Return the voxel size, zyx, in nm: from the option, else the chunk, else the volume.
-
-        Raises:
-            ChunkError: the chunk and the volume have different voxel sizes.
-            VolumeError: the volume does not have the level.
-        """
+        # From the option, else the chunk, else the volume.
         if self.voxel_size_nm is not None:
             return self.voxel_size_nm
         is_unknown = chunk_nm == _UNKNOWN_NM
@@ -381,7 +384,6 @@ class MeshSaver(OperatorBase):
         return scales[mip]
 
     def _open(self, known_nm: tuple[float, float, float]) -> tuple[ObjectFolder, bool]:
-        """Return the folder of the meshes, and whether this call has created it."""
         if self.format != "precomputed":
             return ObjectFolder(self.url), False
         size_nm = self._voxel_size(known_nm)

@@ -7,20 +7,25 @@ r"""Triangle meshes: their file formats, and cutting them with planes.
 | ply              | Stanford polygon file, binary, little endian                                  |
 | obj              | Wavefront, text                                                               |
 
-A multi-resolution mesh is cut into cells that a viewer loads separately. Vertices have 16-bit
-integer coordinates within their cell and are encoded with Draco. Each triangle lies within one cell
-of its own level, and within one cell of the next finer level.
+A multi-resolution mesh has several levels of detail. Each level is cut into cells that a viewer
+loads separately. Each triangle lies within one cell of its own level, and within one cell of the
+next finer level. Vertices have 16-bit integer coordinates within their cell, and are encoded with
+Draco.
 
 ```
-level 0     | | | | |     cells of chunk_shape: all triangles
-level 1     |   |   |     cells twice as long, a quarter of the triangles
+level 0     | | | | |     cells of chunk_shape, with all triangles
+level 1     |   |   |     cells twice as long, with a quarter of the triangles
 level 2     |       |     one cell around the object
+```
 
+A plane between two cells cuts a triangle into three triangles, or into two if a vertex lies on the
+plane:
+
+```
      L                 L
     / \              a---b    plane
    /   \     ->     / `.  \
-  P-----Q          P----`.-Q          a plane cuts a triangle into three, or into two if a
-                                      vertex lies on the plane
+  P-----Q          P----`.-Q
 ```
 """
 
@@ -60,8 +65,8 @@ class Mesh:
     """A surface made of triangles; its axes are in the order x, y, z, as in all mesh formats.
 
     Attributes:
-        vertices: (n, 3) float32, nanometres, xyz, in volume coordinates: along each axis, voxel
-            k extends from k to k + 1 times the voxel size.
+        vertices: (n, 3) float32, nanometres, xyz, in volume coordinates. Along each axis, voxel k
+            extends from k · size to (k + 1) · size, where size is the voxel size.
         faces: (m, 3) uint32, indices of the vertices of each triangle, counterclockwise seen from
             outside.
     """
@@ -156,7 +161,7 @@ def cut(mesh: Mesh, axis: int, planes: Sequence[float]) -> list[Mesh]:
     """Cut a mesh with n planes, and return the n + 1 parts in ascending order along *axis*.
 
     Args:
-        mesh: mesh with vertices of any floating type; the parts have float64 vertices.
+        mesh: mesh to cut. Its vertices may have any floating type; those of the parts are float64.
         axis: 0 for x, 1 for y, 2 for z.
         planes: coordinates of the planes along the axis, ascending.
     """
@@ -208,10 +213,8 @@ def _halves(mesh: Mesh, axis: int, plane: float) -> tuple[Mesh, Mesh]:
 def _crossings(
     vertices: NDArray[Any], begins: NDArray[Any], ends: NDArray[Any], axis: int, plane: float
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the points where edges cross a plane, and for each edge the index of its point.
-
-    Two triangles that share an edge get the same point.
-    """
+    # The points where edges cross the plane, and for each edge the index of its point. An edge that
+    # two triangles share has one point.
     edges = np.sort(np.stack([begins, ends], axis=1), axis=1)
     edges, numbers = np.unique(edges, axis=0, return_inverse=True)
     a, b = vertices[edges[:, 0]], vertices[edges[:, 1]]
@@ -222,7 +225,6 @@ def _crossings(
 
 
 def _used(vertices: NDArray[Any], faces: NDArray[Any]) -> Mesh:
-    """Return the mesh of *faces*, without the vertices that no face uses."""
     used, indices = np.unique(faces, return_inverse=True)
     return Mesh(vertices[used], indices.reshape(-1, 3).astype(np.uint32))
 
@@ -270,9 +272,10 @@ def multires(mesh: Mesh) -> tuple[bytes, bytes]:
 
 
 def level_count(faces: int) -> int:
-    """Return the number of levels that gives about `_CELL_FACES` triangles per finest cell.
+    """Return the number of levels of detail of a mesh with *faces* triangles, at least 1.
 
-    A surface passes through four times as many cells at each finer level.
+    The number is chosen so that a cell of the finest level has about `_CELL_FACES` triangles. At
+    each finer level, a surface passes through four times as many cells.
     """
     return min(_LEVELS, 1 + max(0, math.ceil(math.log(max(1, faces) / _CELL_FACES, 4))))
 
@@ -295,7 +298,6 @@ def _simplified(mesh: Mesh, factor: int) -> Mesh:
 def _encoded_cells(
     mesh: Mesh, shape: NDArray[Any], origin: NDArray[Any], level: int, levels: int
 ) -> dict[_Cell, bytes]:
-    """Return the encoded cells of one level of a mesh by cell position, in Z-curve order."""
     half = max(0, level - 1)  # also cut at the faces of the finer level's cells
     count, by = 1 << (levels - 1 - half), 1 << (level - half)
     low, size = origin.astype(np.float64), shape.astype(np.float64)
@@ -315,7 +317,6 @@ def _encoded_cells(
 
 
 def _encoded(parts: list[Mesh], low: NDArray[Any], size: NDArray[Any]) -> bytes:
-    """Return one cell encoded with Draco, with vertices as integers within the cell."""
     import DracoPy
 
     whole = []
@@ -334,7 +335,6 @@ def _encoded(parts: list[Mesh], low: NDArray[Any], size: NDArray[Any]) -> bytes:
 
 
 def _along_curve(cell: _Cell) -> int:
-    """Return the index of a cell on the Z-curve: interleaved bits, x lowest, then y, then z."""
     return sum(
         (value >> bit & 1) << (3 * bit + axis)
         for axis, value in enumerate(cell)

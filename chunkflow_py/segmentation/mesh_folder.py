@@ -48,17 +48,17 @@ _PARTS = 3  # id, level of detail, box
 
 
 def legacy_folder(url: str, default: str | None = None) -> ObjectFolder:
-    """Return the folder of a volume's mesh fragments, or the folder *url* itself.
+    """Return the folder of mesh fragments at *url*; see `folder_of`.
 
     Args:
-        url: address of the volume, or of the folder itself.
-        default: name of the folder if the volume's info file does not name one; see `folder_of`.
+        url: address of a precomputed volume, whose info file names the folder, or of the folder.
+        default: name of the folder if the info file names none; see `folder_of`.
     """
     return fragment_folder(url, "mesh", default)
 
 
 def add_fragment(name: str, manifest: dict[str, Any] | None) -> dict[str, Any]:
-    """Add the fragment *name* to a manifest; the names in the result are sorted and unique."""
+    """Return a manifest with the fragment *name* added; its names are sorted and unique."""
     return {"fragments": sorted({*(manifest or {}).get("fragments", ()), name})}
 
 
@@ -92,7 +92,7 @@ class ManifestTasks(SourceBase):
 
     Attributes:
         work: operator that writes the manifests or the shard of a task.
-        number: the only prefix to work on, as a number, or the only shard (default: all).
+        number: prefix or shard, as a number, if only its task is to be generated (default: all).
     """
 
     work: ManifestWriter = field(metadata=HOOK)
@@ -127,10 +127,9 @@ class ManifestWriter(OperatorBase):
 
     Attributes:
         url: address of the volume, or of the folder of its fragments.
-        digits: length of the prefix, in decimal digits.
-        multires: whether to write multi-resolution meshes into a second folder, instead of
-            manifests.
-        shards: number of shards of multi-resolution meshes; each task then writes a shard
+        digits: number of decimal digits of the prefix.
+        multires: whether to write multi-resolution meshes to a second folder instead of manifests.
+        shards: number of shards. Each task then writes one shard of multi-resolution meshes
             (default: write no shards).
     """
 
@@ -157,7 +156,6 @@ class ManifestWriter(OperatorBase):
 
     @cached_property
     def _target(self) -> ObjectFolder:
-        """Folder of multi-resolution meshes, recorded in the volume's info at the first use."""
         target = ObjectFolder(self._folder.url + MULTIRES)
         target.describe(MULTIRES_INFO)
         record_folder(self.url, "mesh", target)
@@ -165,7 +163,6 @@ class ManifestWriter(OperatorBase):
 
     @cached_property
     def _shards(self) -> ObjectShards:
-        """Shards of multi-resolution meshes, recorded in the volume's info at the first use."""
         # The data of a cell lie in the shard, and viewers read ranges of them: no gzip.
         shards = ObjectShards(
             self._folder, _PARTS, "mesh", MULTIRES_INFO, self.shards or 1, gzip_data=False
@@ -177,7 +174,7 @@ class ManifestWriter(OperatorBase):
         """Write the manifests or multi-resolution meshes of all objects of the task.
 
         Raises:
-            OptionError: the task has no prefix.
+            OptionError: the task has no box, which stands for a prefix or a shard.
             VolumeError: the volume does not name a folder of meshes, the folder has no fragment,
                 or a file cannot be read or written.
         """
@@ -225,7 +222,6 @@ class ManifestWriter(OperatorBase):
         return written
 
     def _multires(self, names: list[str]) -> Iterator[tuple[bytes, bytes]]:
-        """Yield manifest and data of the mesh of an object, unless the mesh has no triangles."""
         mesh = welded(read_fragments(self._folder, names))
         if not mesh.is_empty:
             yield multires(mesh)
@@ -233,14 +229,15 @@ class ManifestWriter(OperatorBase):
 
 @dataclass
 class MeshDownload(OperatorBase):
-    """Writes a mesh file for each chosen object.
+    """Operator that reads the mesh of each chosen object, and writes it to a separate file.
 
     Attributes:
         url: address of the precomputed volume, or of the folder of its meshes.
-        wanted: ids, the path of a file of ids, or the name of a chunk whose labels are the ids.
-        ranks: slice that selects a part of the list of ids. The ids of a chunk are sorted by the
+        wanted: ids of the objects as text, the path of a file of ids, or the name of a chunk whose
+            labels are the ids.
+        ranks: slice of the list of ids, to choose only a part. The ids of a chunk are sorted by the
             size of their objects, the largest first.
-        prefix: start of the path or URL of each file.
+        prefix: path or URL of the files up to the object id.
         format: file format.
     """
 
@@ -273,7 +270,8 @@ class MeshDownload(OperatorBase):
         """Write the meshes of the chosen objects, and record the files in the task.
 
         Raises:
-            OptionError: `wanted` is neither ids, nor a file of ids, nor a chunk.
+            OptionError: `wanted` is neither a list of ids, nor the path of a file of ids, nor the
+                name of a chunk.
             VolumeNotFoundError: an object has no mesh.
         """
         item = task.items.get(self.wanted)
@@ -290,7 +288,7 @@ class MeshDownload(OperatorBase):
 
 
 class MeshReader:
-    """Reads meshes of a volume: legacy fragments directly, other formats with cloud-volume.
+    """Reads meshes of a volume: legacy fragments directly, all other formats with cloud-volume.
 
     Args:
         url: address of the precomputed volume, or of the folder of its meshes. The address is not
@@ -302,7 +300,6 @@ class MeshReader:
 
     @cached_property
     def _has_fragments(self) -> bool:
-        """Whether the folder of meshes may have manifests of legacy fragments."""
         info = folder_of(self.url, "mesh").read_json("info") or {}
         return bool(info.get("@type", LEGACY["@type"]) == LEGACY["@type"])
 

@@ -33,19 +33,19 @@ REACH = 3
 def find_peaks(array: NDArray[Any], distance: int, threshold: float) -> NDArray[np.int64]:
     """Return the peaks of a volume, sorted by decreasing height, then in raster order.
 
-    A peak is above *threshold*, and no voxel within *distance* along each axis is higher. A plateau
-    (touching voxels of equal value) counts once, at the voxel nearest to its centre. Of two
-    plateaus of equal height within *distance*, only the first in raster order counts.
+    A peak is a voxel above *threshold* that is the highest in a cube around it. The cube extends
+    *distance* voxels to each side. A plateau (touching voxels of equal value) counts as one peak,
+    at the voxel nearest to its centre. Of two plateaus of equal height within *distance*, only the
+    first in raster order counts.
 
     Args:
         array: (z, y, x), real, without NaN.
-        distance: range along each axis in which no voxel is higher than the peak, in voxels, at
-            least 1.
+        distance: number of voxels that the cube extends to each side, at least 1.
         threshold: peaks are higher than this value, in the unit of the voxels.
 
     Returns:
-        (n, 3) positions in the array, zyx. If no plateau is larger than *distance*, a position
-        depends only on voxels within `REACH` times *distance* of it.
+        (n, 3) positions in the array, zyx. If no plateau is larger than *distance*, each position
+        depends only on the voxels within `REACH` times *distance* of this position.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -86,11 +86,8 @@ def _centres(points: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _spaced(points: NDArray[np.int64], distance: int) -> NDArray[np.int64]:
-    """Return *points* without those within *distance* of an earlier point.
-
-    A removed point still counts as an earlier point. Therefore, the result for a point depends only
-    on points near it.
-    """
+    # Without the points within *distance* of an earlier point. Removed points count as earlier
+    # points, so the result for a point depends only on points near it.
     from scipy.spatial import cKDTree
 
     if len(points) < 2:
@@ -105,10 +102,11 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
     Args:
         chunk: map, (z, y, x) or (1, z, y, x), of values in [0, 1], or of integers whose largest
             possible value means 1.
-        min_distance: range along each axis in which no voxel is higher than the peak, in voxels.
-        threshold_rel: peaks are higher than this fraction of the full scale of the map, in [0, 1].
-            The maximum of the chunk does not matter, so the result does not depend on the division
-            into tasks.
+        min_distance: a peak is the highest voxel of a cube that extends this number of voxels to
+            each side.
+        threshold_rel: peaks are higher than this fraction, in [0, 1], of the full scale of the map
+            (255 for uint8, 1 for floats). The fraction does not refer to the maximum of the chunk,
+            so the result does not depend on the division into tasks.
 
     Raises:
         OptionError: *min_distance* is below 1, or *threshold_rel* is not in [0, 1].
@@ -124,7 +122,7 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
     if chunk.channels != 1:
         msg = (
             f"chunk {chunk.bbox} has {chunk.channels} channels, but peaks are detected in a map of "
-            "one channel; select one with --channels of the loader"
+            "one channel; select a channel with --channels of the loader"
         )
         raise ChunkError(msg)
     array = chunk.array.reshape(chunk.size)
@@ -139,14 +137,14 @@ def detect_peaks(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float 
 
 @dataclass
 class PeakDetector(OperatorBase):
-    """Detects the peaks in the box of every task, and adds the result of `make` to the task.
+    """Operator that detects the peaks in the box of each task, and adds them to the task.
 
-    If a task has ``None`` in place of a map, the result is ``None`` as well.
+    If the map of a task is ``None``, ``None`` is added instead of peaks.
 
     Attributes:
-        make: function that converts the peaks, as points, to the result.
+        make: function that converts the peaks, a `Points`, to the object that is added.
         input_name: name of the map in the task.
-        output_name: name under which the result is added to the task.
+        output_name: name under which the object is added to the task.
         min_distance: see `detect_peaks`.
         threshold_rel: see `detect_peaks`.
     """
@@ -160,7 +158,7 @@ class PeakDetector(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by all voxels on which the peaks in *box* depend."""
+        """Return *box* with the margin of voxels on which the peaks in *box* depend."""
         return box.grow((REACH * int(self.min_distance),) * 3)
 
     def __call__(self, task: Task) -> Task:

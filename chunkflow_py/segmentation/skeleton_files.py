@@ -36,9 +36,9 @@ def read_skeletons(url: str) -> dict[int, Skeleton]:
     """Read skeletons from an SWC file, a folder of SWC files, or a precomputed folder.
 
     Args:
-        url: path or URL of the file, of the folder, or of a precomputed volume that names its
-            folder of skeletons. The id of an SWC file's object is the last number in the file's
-            name, or 1 if the name has no number.
+        url: path or URL of the file, of the folder, or of a precomputed volume, whose info file
+            names the folder of skeletons. The object id of an SWC file is the last number in the
+            file's name, or 1 if the name has no number.
 
     Returns:
         Dictionary from id to skeleton, sorted by id.
@@ -107,11 +107,6 @@ def _from_precomputed(folder: ObjectFolder, info: Mapping[str, Any]) -> dict[int
 
 
 def _transform(found: Any, url: str) -> list[float]:
-    """Return the numbers of a 3 by 4 matrix of an info file.
-
-    Raises:
-        VolumeError: it is not a list of twelve numbers that float32 can represent.
-    """
     numbers: list[float] = []
     if isinstance(found, list) and all(type(value) in (int, float) for value in found):
         numbers = [float(value) for value in found if abs(value) < _FURTHEST_NM]
@@ -125,7 +120,6 @@ def _transform(found: Any, url: str) -> list[float]:
 
 
 def _transformed(skeleton: Skeleton, transform: Sequence[float]) -> Skeleton:
-    """Apply the 3 by 4 matrix *transform* of an info file to a skeleton's coordinates."""
     import numpy as np
 
     if list(transform) == INFO["transform"]:
@@ -137,11 +131,11 @@ def _transformed(skeleton: Skeleton, transform: Sequence[float]) -> Skeleton:
 
 @dataclass
 class SkeletonLoader:
-    """Adds skeletons to every task.
+    """Operator that reads skeletons and adds all of them to every task.
 
     Attributes:
         url: path or URL of the skeletons; see `read_skeletons`.
-        shift_nm: distance by which skeletons are moved, zyx, in nm.
+        shift_nm: distance that is added to the coordinates of skeletons, zyx, in nm.
         output_name: name under which the skeletons are added to the task, as a dictionary from
             object id to skeleton.
     """
@@ -161,7 +155,7 @@ class SkeletonLoader:
 
 @dataclass
 class SwcSaver(OperatorBase):
-    """Writes each skeleton of every task to an SWC file.
+    """Operator that writes each skeleton of a task to a separate SWC file.
 
     Attributes:
         input_name: name of the skeletons in the task: a dictionary from object id to skeleton.
@@ -174,7 +168,10 @@ class SwcSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Record whether the pipeline has several tasks, whose chunks may share objects."""
+        """Record whether there are several tasks.
+
+        Several tasks can have parts of one object, so that their files need different names.
+        """
         self._has_several = outline.has_tasks and outline.task_count != 1
 
     @hook

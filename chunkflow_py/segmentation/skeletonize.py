@@ -2,11 +2,12 @@
 
 ```
 task             |a        b|          voxels a to b
-skeletonized     |a        b|c         and voxel c, the first voxel of the next task
+skeletonized     |a        b|c         voxels a to b, and c, the first voxel of the next task
 ```
 
-Where an object crosses a face between two tasks, its skeleton ends at a point that depends only on
-the voxels of that face. Both tasks read these voxels, so their skeletons end at the same point.
+Two neighbouring tasks both read the plane of voxels c. If an object crosses this plane, its two
+skeletons end there at a point that depends only on the voxels of the plane. So both skeletons end
+at the same point.
 
 The library kimimaro creates and joins skeletons (TEASAR algorithm). It is an optional dependency
 under the GPL.
@@ -63,15 +64,16 @@ def create_skeletons(
 
     Args:
         chunk: labels, (z, y, x) or (1, z, y, x); 0 is background. The chunk should extend one voxel
-            beyond the end of *box* along each axis, except at the end of the domain.
+            beyond the end of *box* along each axis, except at the end of the volume.
         box: box of the task (default: the chunk's box).
         ids: ids of the objects to skeletonize (default: all).
-        dust_threshold: objects with at most this number of voxels are left out.
-        fill_holes: whether to fill holes in objects first; labels inside the holes are lost.
+        dust_threshold: objects with at most this number of voxels get no skeleton.
+        fill_holes: whether to fill holes in objects first. Objects inside the holes then get no
+            skeletons.
         fix_branching: whether to place branch points more accurately, which takes longer.
         voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
-        teasar: parameters of kimimaro, such as ``scale``, ``const`` and ``pdrf_scale``; lengths in
-            nm. ``None`` selects kimimaro's default.
+        teasar: parameters of kimimaro, such as ``scale``, ``const`` and ``pdrf_scale``, with
+            lengths in nm. ``None`` selects the defaults of kimimaro.
 
     Raises:
         ChunkError: the voxels are not labels.
@@ -119,7 +121,8 @@ def join_skeletons(
     connected, and short branches are removed.
 
     Args:
-        fragments: fragments of one object; the result depends on their order.
+        fragments: skeletons of one object in several tasks. The result depends on the order of the
+            fragments.
         dust_threshold: remove components shorter than this, in nm.
         tick_threshold: remove branches shorter than this, in nm.
 
@@ -147,7 +150,7 @@ def join_skeletons(
 
 @dataclass
 class Skeletonizer(OperatorBase):
-    """Creates the skeletons of the objects in the chunk of every task, and adds them to the task.
+    """Operator that creates the skeletons of the objects in a chunk, and adds them to the task.
 
     Attributes:
         input_name: name of the chunk of labels.
@@ -162,7 +165,10 @@ class Skeletonizer(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* and one more voxel at its end along each axis, where skeletons meet."""
+        """Return *box*, extended by one voxel at its end along each axis.
+
+        Skeletons of neighbouring tasks meet in this layer of voxels.
+        """
         return box.grow((0, 0, 0), (1, 1, 1))
 
     def __call__(self, task: Task) -> Task:
@@ -174,10 +180,11 @@ class Skeletonizer(OperatorBase):
 
 @dataclass
 class SkeletonFragments(Skeletonizer):
-    """Makes the skeletons of the objects in a chunk, and writes one file for each object.
+    """Operator that creates the skeletons of a chunk, and writes one file for each object.
 
     Attributes:
-        url: address of a folder for the files, or of a precomputed volume that has such a folder.
+        url: address of a folder for the files, or of a precomputed volume. The info file of a
+            volume names its folder of skeletons.
     """
 
     url: str = "."
@@ -198,15 +205,15 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the voxel size that is given in the settings, or else that of the `Outline`."""
+        """Store the voxel size: that of the settings if given, else that of the pipeline."""
         self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
     @hook
     def create_output(self) -> str | None:
-        """Record the folder of skeletons in the volume's info file.
+        """Create the folder of skeletons, and write its name to the info file of the volume.
 
         Returns:
-            The address of the folder if it was not recorded before, else ``None``.
+            The address of the folder if this call has created the folder, else ``None``.
         """
         folder, is_new = self._open(self._known_nm)
         return folder.url if is_new else None
@@ -237,20 +244,22 @@ class SkeletonFragments(Skeletonizer):
 
 @dataclass
 class SkeletonAggregator(OperatorBase):
-    """Joins the fragments of objects, and writes a file for each object.
+    """Operator that joins the skeleton fragments of each object, and writes the skeletons.
 
     Attributes:
-        fragments: address of the folder of the fragments, or of the volume with this folder.
-        output: address of the folder for the files, or of the volume with this folder (default:
-            *fragments*).
-        prefix: prefix of the object ids to process (default: the task's prefix; all ids if the task
-            has no prefix).
-        input_name: name of the prefix in a task, for tasks that have a prefix.
-        digits: number of decimal digits of the prefix that the task's box stands for (default: the
-            box stands for no prefix); see `chunkflow_py.segmentation.labels.prefix`.
+        fragments: address of the folder of fragments, or of a volume whose info file names the
+            folder.
+        output: address of the folder for the skeletons, or of a volume whose info file names the
+            folder (default: *fragments*).
+        prefix: process only objects whose ids begin with these digits (default: the prefix that
+            the task contains, or else all objects).
+        input_name: name under which a task contains its prefix.
+        digits: number of decimal digits of the prefix, if each task has a box that stands for a
+            prefix; see `chunkflow_py.segmentation.labels.prefix` (default: boxes do not stand for
+            prefixes).
         dust_threshold: remove components shorter than this, in nm.
         tick_threshold: remove branches shorter than this, in nm.
-        shards: number of shards to write; the task's box then stands for a shard, and a task
+        shards: number of shards to write. The box of a task then stands for a shard, and a task
             without a box writes all shards (default: write a file for each object).
     """
 
@@ -276,7 +285,6 @@ class SkeletonAggregator(OperatorBase):
         return f"{(self.output or self.fragments).rstrip('/')}/skeletons-whole"
 
     def _prefix(self, task: Task) -> str | None:
-        """Return the prefix of the fragment names; ``None`` if no id has the prefix."""
         if self.prefix is not None:
             return self.prefix
         if self.input_name in task.items:

@@ -1,1 +1,1 @@
-"""Task plans: division of a volume into boxes, their numbers and their order."""
+"""Task plans: how a volume is divided into boxes, and the number and order of each task."""

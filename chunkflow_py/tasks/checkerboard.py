@@ -1,17 +1,20 @@
 """Checkerboard order: tasks are sent in an order that keeps neighbouring tasks apart.
 
 ```
-even layer     odd layer      Eight colours, one for each parity of z, y and x. Within a slab, all
-0  2  0  2     5  7  5  7     tasks of colour 0 are sent first, then those of colour 1, and so on.
-6  4  6  4     3  1  3  1     Two tasks of one colour are never neighbours. Tasks of colours 0 and 1
-0  2  0  2     5  7  5  7     (2 and 3, 4 and 5, 6 and 7) are neighbours only at a corner.
+even layer     odd layer      Each task has one of eight colours, by the parity of z, y and x.
+0  2  0  2     5  7  5  7     Within a slab (see below), all tasks of colour 0 are sent first, then
+6  4  6  4     3  1  3  1     all tasks of colour 1, and so on. Two tasks of one colour are never
+0  2  0  2     5  7  5  7     neighbours. Tasks of colours 0 and 1 are neighbours only at a corner.
+                              The same is true of colours 2 and 3, 4 and 5, 6 and 7.
 ```
 
-Tasks that run at the same time then share few or no patches. Most patches that a task shares have
-been computed by its neighbours before the task begins (`chunkflow_py.inference.patch_exchange`). A
-slab consists of whole layers of tasks along z, with enough tasks to keep all workers busy in each
-colour. Without slabs, the patches of the whole volume would be stored before the first of them is
-used.
+So tasks that run at the same time share few or no patches. When a task begins, its neighbours have
+already computed most of the patches that it shares with them. The task reads these patches instead
+of computing them again (`chunkflow_py.inference.patch_exchange`).
+
+A slab consists of whole layers of tasks along z, with enough tasks to keep all workers busy in each
+colour. Without slabs, all tasks of colour 0 in the whole volume would have to store their patches
+before the first patch is used.
 
 The order depends only on the boxes. It changes neither the plan nor the numbers of the tasks.
 """
@@ -42,9 +45,9 @@ _COLOURS = (
 def checkerboard(plan: Plan, workers: int = USUAL_WORKERS) -> Iterator[int]:
     """Yield the numbers of all tasks of a plan in checkerboard order.
 
-    For a grid, memory use does not grow with the number of tasks. For a list of boxes, the order
-    needs less memory than the list itself. The tasks of a plan without a checkerboard order (see
-    `obstacle`) are in the order of the plan.
+    If a plan has no checkerboard order (see `obstacle`), its tasks are yielded in the order of the
+    plan. For a grid, memory use does not grow with the number of tasks. For a list of boxes, the
+    order needs less memory than the list itself.
 
     Args:
         plan: plan of the tasks.
@@ -75,13 +78,13 @@ def obstacle(plan: Plan) -> str:
 
 
 def slabs(tasks: Mapping[int, int], least: int) -> list[list[int]]:
-    """Return the layers of each slab.
+    """Divide the layers of tasks into slabs, and return the layers of each slab.
 
-    A slab ends when it has at least *least* tasks. If fewer than *least* tasks remain, they join
-    the last slab. So a slab has fewer than twice *least* tasks, plus one layer.
+    A slab ends when it has at least *least* tasks. If fewer than *least* tasks remain, their layers
+    are added to the last slab. So a slab has fewer than 2 * *least* tasks, plus one layer.
 
     Args:
-        tasks: number of a layer -> number of tasks in the layer, in ascending order of the layers.
+        tasks: dictionary from layer (index along z, ascending) to the number of its tasks.
         least: smallest number of tasks of a slab.
     """
     result: list[list[int]] = [[]]
@@ -134,7 +137,7 @@ def _of_list(plan: ListPlan, least: int) -> Iterator[int]:
 
 
 def _cell_of(plan: ListPlan) -> tuple[Zyx, Zyx]:
-    """Return the size and the start of a grid whose cells may contain the boxes of a list."""
+    # If the boxes are cells of a grid, this is the size of a cell and the start of the grid.
     if not plan.boxes:
         return Zyx(1, 1, 1), Zyx(0, 0, 0)
     size, start = plan.boxes[0].size, plan.boxes[0].start

@@ -18,14 +18,15 @@ def region_of(
     bounds: BoundingBox | None = None,
     names: tuple[str, str, str] = ("--roi-start", "--roi-stop", "--roi-size"),
 ) -> tuple[Zyx, Zyx | None]:
-    """Return the start and stop of a region; the stop is ``None`` if undefined.
+    """Complete a region, and return its start and stop; stop is ``None`` if nothing defines it.
 
     Args:
-        start: first voxel, zyx; default: *stop* - *size* if both are given, else the start of
-            *bounds*, else (0, 0, 0).
-        stop: end of the region, exclusive, zyx.
+        start: first voxel, zyx (default: *stop* - *size* if both are given, else the start of
+            *bounds*, else (0, 0, 0)).
+        stop: end of the region, exclusive, zyx (default: *start* + *size*, else the stop of
+            *bounds*).
         size: extent of the region, voxels, zyx.
-        bounds: bounds of the volume, the default for start and stop.
+        bounds: bounds of the volume, voxels.
         names: names of the options for start, stop and size, for messages.
 
     Raises:
@@ -68,9 +69,9 @@ def task_grid(
     """Return the boxes of tasks over a region.
 
     ```
-    region          |-----------------------|             start to stop
-    aligned     |------------------------------|          to multiples of block_size
-    boxes       |--------|--------|--------|--------|     grid_size of them, or enough to cover
+    region          |-----------------------|             from start to stop
+    aligned     |------------------------------|          extended to multiples of block_size
+    boxes       |--------|--------|--------|--------|     grid_size boxes, or as many as needed
     ```
 
     Args:
@@ -78,7 +79,7 @@ def task_grid(
         start: first voxel of the region.
         stop: end of the region, exclusive; without it, there are *grid_size* boxes (default: one).
         grid_size: number of boxes along each axis.
-        respect_stop: clip the last boxes to the end of the region.
+        respect_stop: whether to clip the last boxes to the end of the region.
         block_size: extend the region outward to multiples of this size, counted from (0, 0, 0).
 
     Raises:
@@ -109,9 +110,12 @@ def task_grid(
 def cells_touching(grid: BoxGrid, box: BoundingBox) -> tuple[slice, slice, slice]:
     """Return slices (z, y, x) of the cells whose boxes share a voxel with *box*.
 
+    In this example, the slice is 1 to 3 (exclusive):
+
     ```
+    cell         0     1     2     3     4
     grid      |-----|-----|-----|-----|-----|
-    box              |-------|                      cells 1 and 2
+    box              |-------|
     ```
     """
     inside = box.intersection(grid.bounds)

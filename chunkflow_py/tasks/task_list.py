@@ -1,4 +1,4 @@
-"""Plans over a list of regions, numbered as in the list; see `task_plan`."""
+"""Plans whose tasks are a list of regions; see `task_plan`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ListPlan:
 
     Attributes:
         regions: regions of the tasks, without duplicates.
-        indexes: range (with step 1) of the positions in the list whose tasks are to be done;
-            ``None``: all.
+        indexes: range (with step 1) of positions in the list, if only these tasks belong to the
+            plan. ``None`` means all tasks.
     """
 
     regions: Sequence[Region]
@@ -32,10 +32,11 @@ class ListPlan:
     row_bytes: ClassVar[int] = _ROW.size
 
     def __post_init__(self) -> None:
-        """Copy the regions; normalise *indexes* to ``None`` if they select the whole list.
+        """Copy the regions, and set *indexes* to ``None`` if they select the whole list.
 
         Raises:
-            GeometryError: a region occurs twice, or *indexes* go beyond the list.
+            GeometryError: a region occurs twice, or *indexes* go beyond the list, or their step
+                is not 1.
         """
         object.__setattr__(self, "regions", tuple(self.regions))
         if len(self._numbers) != len(self.regions):
@@ -54,7 +55,7 @@ class ListPlan:
 
     @property
     def times(self) -> None:
-        """Always ``None``: the regions carry their time points."""
+        """Always ``None``, because each region contains its time index."""
         return
 
     @cached_property
@@ -64,7 +65,7 @@ class ListPlan:
 
     @cached_property
     def boxes(self) -> list[BoundingBox]:
-        """The boxes of the whole list, not only of the part that *indexes* select."""
+        """Boxes of all regions of the list, also of regions that *indexes* do not select."""
         return [region.bbox for region in self.regions]
 
     @cached_property
@@ -90,8 +91,10 @@ class ListPlan:
     def region(self, number: int) -> Region:
         """Return the region of a task.
 
+        The number may be one that *indexes* do not select.
+
         Raises:
-            IndexError: *number* is not in the list; *indexes* are not checked.
+            IndexError: *number* is not a position in the list.
         """
         if not 0 <= number < self.span:
             msg = f"task {number} is not one of the numbers 0 to {self.span - 1} of this plan"
@@ -122,14 +125,14 @@ class ListPlan:
 
     @classmethod
     def from_rows(cls, rows: bytes, indexes: range | None = None) -> ListPlan:
-        """Recreate a plan from *rows*, the second value that its `to_json` returned."""
+        """Recreate a plan from *rows*, the bytes that `to_json` has returned."""
         return cls([_region_of(row) for row in _ROW.iter_unpack(rows)], indexes=indexes)
 
     def to_json(self) -> tuple[dict[str, Any], bytes]:
-        """Return a description of the plan, and one row of seven numbers per region.
+        """Return a description of the plan, and the regions as bytes, 56 bytes for each region.
 
-        A row is z, y, x of the start, z, y, x of the stop, and the time index or -1, as
-        little-endian int64.
+        Each region is stored as seven little-endian int64: z, y, x of the start, z, y, x of the
+        stop, and the time index (-1 without a time axis).
 
         Raises:
             GeometryError: a number does not fit into 64 bits.
@@ -155,12 +158,12 @@ def _region_of(row: Sequence[int]) -> Region:
 
 
 def written_part(indexes: range | None) -> list[int] | None:
-    """Return the stored form of *indexes*: ``[start, stop]``, or ``None`` for all."""
+    """Return *indexes* as JSON: ``[start, stop]``, or ``None`` if all tasks are selected."""
     return None if indexes is None else [indexes.start, indexes.stop]
 
 
 def check_part(indexes: range, total: int) -> None:
-    """Check that *indexes* select consecutive tasks of a plan that has *total* tasks.
+    """Check that *indexes* select consecutive tasks of a plan with *total* tasks.
 
     Raises:
         GeometryError: *indexes* go beyond the plan, or their step is not 1.
@@ -174,6 +177,12 @@ def check_part(indexes: range, total: int) -> None:
 
 
 def no_task(region: Region, why: str, near: Region | None) -> GeometryError:
-    """Return the error for a region that has no task; the message names the nearest task."""
+    """Return the error to raise for a region without a task.
+
+    Args:
+        region: the region.
+        why: end of the sentence that starts with the region, such as "is excluded from the plan".
+        near: region of the nearest task, for the message (``None`` if the plan has no tasks).
+    """
     hint = "the plan has no tasks" if near is None else f"the nearest task is {near}"
     return GeometryError(f"{region} {why}; {hint}")

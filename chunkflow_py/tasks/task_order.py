@@ -1,16 +1,19 @@
 """Orders of the boxes of a grid: raster, or along a space-filling curve.
 
 ```
-raster          morton          hilbert         Neighbours along a curve read shared blocks
-0  1  2  3      0  1  4  5      0  1 14 15      while they are still in a bounded cache.
+raster          morton          hilbert
+0  1  2  3      0  1  4  5      0  1 14 15
 4  5  6  7      2  3  6  7      3  2 13 12
 8  9 10 11      8  9 12 13      4  7  8 11
 12 13 14 15    10 11 14 15      5  6  9 10
 ```
 
+Boxes with margins read some blocks of the volume several times. Along a curve, the boxes that share
+a block follow each other closely, so the block is often still in the cache.
+
 The order is computed, not stored: recursive subdivision of the grid finds the box with a given
-number in O(log n) steps. The extents need not be powers of two. The order depends only on the grid,
-so all jobs over the same grid use the same boxes for, say, tasks 7 to 9.
+number in O(log n) steps. The extents of the grid need not be powers of two. The order depends only
+on the grid, so all runs over the same grid assign the same box to a number.
 """
 
 from __future__ import annotations
@@ -52,8 +55,8 @@ def cells(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[Zyx]:
 def positions(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[int]:
     """Yield the raster positions of the cells of a grid in the given order.
 
-    The grid is divided recursively into the parts that the curve visits one after the other.
-    Small parts have few distinct shapes; the positions of each shape are computed once.
+    The grid is divided recursively into the parts that the curve visits one after the other. Many
+    small parts have equal shapes, so the positions are computed once for each shape.
 
     Args:
         count: number of cells along each axis, zyx.
@@ -76,7 +79,6 @@ def positions(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[i
         return [(sum(start * step), edges) for start, edges in cut(*shape)]
 
     def row(shape: _Shape) -> range | None:
-        """Return the positions of a part relative to its start, if it is a single row."""
         along = sum(_unit(max(shape, key=_length)) * step)
         number = max(map(_length, shape))
         return range(0, number * along, along) if _number(shape) == number else None
@@ -148,11 +150,8 @@ class OrderedBoxes(Sequence[BoundingBox]):
 
 
 def _morton(a: Zyx, b: Zyx, c: Zyx) -> Iterator[_Part]:
-    """Divide a box with edges along z, y and x into parts, in Z-order (Morton order).
-
-    The Z-order interleaves the bits of z, y and x; x has the lowest bit. All axes are divided at
-    the same power of two. Parts are sorted by z, then y, then x.
-    """
+    # Z-order interleaves the bits of z, y and x; x has the lowest bit. All axes are divided at the
+    # same power of two. Parts are sorted by z, then y, then x.
     size = Zyx(a.z, b.y, c.x)
     half = 1 << ((max(size) - 1).bit_length() - 1)
     z, y, x = ([(0, min(n, half)), (half, n - half)] for n in size)
@@ -162,12 +161,9 @@ def _morton(a: Zyx, b: Zyx, c: Zyx) -> Iterator[_Part]:
 
 
 def _hilbert(a: Zyx, b: Zyx, c: Zyx) -> Iterator[_Part]:
-    """Divide a box with edges *a*, *b*, *c* into parts, in Hilbert order.
-
-    The construction is Jakub Červený's "gilbert": the curve enters at the start of the box and
-    leaves at the far end of *a*. Edges are vectors along an axis. Consecutive cells share a face
-    if all extents are even; otherwise a few pairs share only an edge or a corner.
-    """
+    # The construction is Jakub Červený's "gilbert": the curve enters at the start of the box and
+    # leaves at the far end of *a*. Edges are vectors along an axis. Consecutive cells share a face
+    # if all extents are even; otherwise a few pairs share only an edge or a corner.
     w, h, d = _length(a), _length(b), _length(c)
     a2, b2, c2 = _half(a), _half(b), _half(c)
     last_a, last_b, last_c = a - _unit(a), b2 - _unit(b), c - _unit(c)
@@ -208,6 +204,6 @@ def _unit(edge: Zyx) -> Zyx:
 
 
 def _half(edge: Zyx) -> Zyx:
-    """Return about half of an edge: an even number of cells if the edge has more than two."""
+    # About half of an edge: an even number of cells if the edge has more than two.
     half = _unit(edge) * (_length(edge) // 2)
     return half + _unit(edge) if _length(half) % 2 and _length(edge) > 2 else half

@@ -1,14 +1,17 @@
 """Plans: the numbered tasks of a step, and lookup of a task by number or by box.
 
+In this example of a plan over a grid of six boxes, the tasks are 2 and 5:
+
 ```
-grid        0   1   2   3   4   5        numbers are positions in the raster order of the grid
-kept        0       2   3       5        a mask or regions of interest exclude some boxes
-order       0 -> 2 -> 5 -> 3             order in which tasks are made: a curve, or by number
-indexes          2 -> 5                  a range of positions in this order, here 1 and 2
+grid        0   1   2   3   4   5        number of each box: its position in raster order
+kept        0       2   3       5        a mask or regions of interest exclude boxes 1 and 4
+order       0 -> 2 -> 5 -> 3             order of the tasks: along a curve, or by number
+indexes          2 -> 5                  positions 1 and 2 of this order; the first is position 0
 ```
 
-With time points, number = time * (boxes in the grid) + position. A plan over a grid stores no list:
-it is a description of the grid and at most one bit per box.
+With a time axis, the number of a task is time index * (boxes in the grid) + number of its box. A
+plan over a grid stores no list of boxes, only a description of the grid and at most one bit for
+each box.
 """
 
 from __future__ import annotations
@@ -38,11 +41,12 @@ class Plan(Protocol):
     """The numbered tasks of one step.
 
     Attributes:
-        span: upper bound of the numbers, exclusive; some numbers below it may not be tasks.
+        span: largest possible number of a task plus 1. Some numbers below *span* may have no task.
         boxes: grid or list of boxes that new outputs must cover. It contains the boxes of all
-            tasks, and possibly others.
-        times: number of time points, each of which has all boxes; ``None`` without a time axis.
-        time_points: the time indices of the tasks, in ascending order; empty without a time axis.
+            tasks, and can contain further boxes.
+        times: number of time points, if each box is processed at each time point; ``None`` without
+            a time axis.
+        time_points: time indices of the tasks, ascending; empty without a time axis.
     """
 
     @property
@@ -77,24 +81,24 @@ class Plan(Protocol):
         """
 
     def to_json(self) -> tuple[dict[str, Any], bytes]:
-        """Return a JSON description and the content of a binary file, which may be empty.
+        """Return a description for JSON, and the content of a binary file, which may be empty.
 
-        Equal plans return equal values, so a digest of the values identifies the plan.
+        Equal plans return equal descriptions and contents, so their checksum identifies the plan.
         """
 
 
 @dataclass(frozen=True)
 class GridPlan:
-    """A plan with one task per box of a grid, or per kept box.
+    """A plan with one task for each box of a grid, or for each box that *kept* selects.
 
     Attributes:
         grid: grid of the boxes.
-        order: order in which tasks are made; their numbers do not depend on it.
-        indexes: range (with step 1) of the positions in *order* whose tasks are to be done;
-            ``None``: all.
+        order: order in which tasks are sent. The numbers of tasks do not depend on the order.
+        indexes: range (with step 1) of positions in this order, if only these tasks belong to the
+            plan. ``None`` means all tasks.
         times: number of time points, or ``None`` without a time axis.
-        kept: one bit per box of the grid, lowest bit of the first byte first; only boxes whose bit
-            is set are tasks. ``None``: all boxes.
+        kept: one bit for each box of the grid; only boxes whose bit is 1 are tasks. Box 0 is the
+            lowest bit of the first byte. ``None`` means all boxes.
     """
 
     grid: BoxGrid
@@ -105,7 +109,7 @@ class GridPlan:
     kept: bytes | None = None
 
     def __post_init__(self) -> None:
-        """Validate; normalise *kept* and *indexes* to ``None`` if they keep all tasks.
+        """Check the values, and set *kept* and *indexes* to ``None`` if they select all tasks.
 
         Raises:
             GeometryError: *kept* or *indexes* do not fit the grid, or *times* is less than 1.
@@ -115,8 +119,8 @@ class GridPlan:
             if len(self.kept) != -(-total // 8) or self.kept[-1] >> ((total - 1) % 8 + 1):
                 msg = (
                     f"the mask of a plan of {total} boxes needs {-(-total // 8)} bytes (one bit "
-                    f"per box, unused bits 0), but it has {len(self.kept)} bytes; the last byte is "
-                    f"{self.kept[-1:].hex() or 'missing'}"
+                    f"for each box, unused bits 0), but it has {len(self.kept)} bytes, of which "
+                    f"the last is {self.kept[-1:].hex() or 'missing'}; make the plan again"
                 )
                 raise GeometryError(msg)
             if _count(self.kept) == total:
@@ -145,7 +149,7 @@ class GridPlan:
 
     @property
     def boxes(self) -> BoxGrid:
-        """The whole grid, including boxes that are not tasks; new outputs must cover it."""
+        """The whole grid, which new outputs must cover. Some of its boxes may not be tasks."""
         return self.grid
 
     def __len__(self) -> int:
@@ -185,8 +189,10 @@ class GridPlan:
     def region(self, number: int) -> Region:
         """Return the region of a task.
 
+        The number may be one that *kept* or *indexes* do not select.
+
         Raises:
-            IndexError: *number* is not below *span*; *kept* and *indexes* are not checked.
+            IndexError: *number* is negative, or not below *span*.
         """
         time, position = self._place(number)
         return Region(self.grid[position], time)
@@ -245,7 +251,6 @@ class GridPlan:
         return bytes(bits)
 
     def _positions(self, low: int, high: int) -> Iterator[int]:
-        """Yield the grid positions of the kept boxes *low* to *high* - 1, in order."""
         if self.kept is None:
             if self.order == "raster":
                 return iter(range(low, high))
@@ -256,7 +261,6 @@ class GridPlan:
         return islice((n for n in along if kept[n >> 3] >> (n & 7) & 1), low, high)
 
     def _place(self, number: int) -> tuple[int | None, int]:
-        """Return the time index and the grid position of a task number."""
         if not 0 <= number < self.span:
             msg = f"task {number} is not one of the numbers 0 to {self.span - 1} of this plan"
             raise IndexError(msg)
@@ -295,7 +299,6 @@ class GridPlan:
         return no_task(region, why, None if nearest is None else self.region(nearest))
 
     def _nearest(self, number: int) -> int | None:
-        """Return the number of the task nearest to a number that has no task."""
         if not len(self):
             return None
         if self.indexes is None:
@@ -366,7 +369,6 @@ def _bits(bits: bytes) -> Iterator[int]:
 
 
 def _nearest_bit(bits: bytes, number: int) -> int:
-    """Return the index of the set bit nearest to *number*; one bit must be set."""
     index = number >> 3
     after = len(bits) - len(bits[index + 1 :].lstrip(b"\0"))
     before = len(bits[:index].rstrip(b"\0")) - 1

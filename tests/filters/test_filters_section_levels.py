@@ -57,7 +57,7 @@ def test_missing_and_damaged_sections_are_named(tmp_path):
     with pytest.raises(VolumeError, match="2/12 does not contain luminance levels"):
         normalize_contrast(chunk, levels=levels)
     (tmp_path / "2" / "12").write_text(json.dumps({"levels": [1] * 300}))
-    with pytest.raises(ChunkError, match="300 intensities, but uint8 has 256"):
+    with pytest.raises(ChunkError, match="300 intensities, but the chunk is uint8, which has 256"):
         normalize_contrast(chunk, levels=levels)
 
 
@@ -93,7 +93,7 @@ def test_other_images_are_refused(tmp_path):
     with pytest.raises(ChunkError, match="have 2 channels, but chunk .* has 1"):
         normalize_contrast(chunk, levels=str(tmp_path / "b"))
     store(tmp_path / "c", chunk, box, per_section=False)
-    with pytest.raises(ChunkError, match="not one per section"):
+    with pytest.raises(ChunkError, match="not for each section"):
         normalize_contrast(chunk, levels=str(tmp_path / "c"))
     whole = normalize_contrast(chunk, levels=str(tmp_path / "c"), per_section=False)
     assert np.array_equal(whole.array, normalize_contrast(chunk, per_section=False).array)

@@ -211,7 +211,7 @@ def test_the_hierarchy_of_another_volume(affinity, tmp_path):
     code, output = run(
         "segment-affinity other.zarr zarr://b.zarr --from-hierarchy out.zarr.segment"
     )
-    assert (code, "is that of a volume with the bounds" in output) == (2, True)
+    assert (code, "was made from a volume with the bounds" in output) == (2, True)
     code, output = run(
         "segment-affinity affinity.zarr zarr://b.zarr --from-hierarchy out.zarr.segment "
         "--threshold 0.9"

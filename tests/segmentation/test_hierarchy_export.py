@@ -321,9 +321,9 @@ def test_a_different_export_is_not_replaced(folder, second):
     run("export-hierarchy b.zarr.segment a --threshold 0.6 --min-affinity 0.3")  # no --min-size
     assert files(folder / "a") == before
     output = run("export-hierarchy a.zarr.segment a --threshold 0.5", 2)
-    assert "already contains an export with threshold 0.6, not 0.5; give another folder" in output
+    assert "already contains an export with threshold 0.6 instead of 0.5; give another" in output
     output = run("export-hierarchy a.zarr.segment a --threshold 0.6 --min-size 4", 2)
-    assert "an export with min_size 0, not 4" in output
+    assert "an export with min_size 0 instead of 4" in output
     assert files(folder / "a") == before
     other = Volume(np.full((3, *BOX.size), 100, np.uint8), FragmentOptions("affinity", 0.3, 0.5),
                    BOX.start)  # fmt: skip
@@ -341,7 +341,7 @@ def test_refused_command_lines(folder, second):
     """A threshold that the hierarchy does not reach, and a missing hierarchy, write nothing."""
     assert "Missing option '--threshold'" in run("export-hierarchy a.zarr.segment new", 2)
     output = run("export-hierarchy a.zarr.segment new --threshold 0.96", 2)
-    assert "--threshold 0.96 is above 0.95, up to which the hierarchy" in output
+    assert "--threshold 0.96 is above 0.95, the highest threshold of the hierarchy" in output
     output = run("export-hierarchy a.zarr.segment new --threshold 0.12345678911", 2)
     assert "more than nine decimal digits" in output
     assert "has no hierarchy" in run("export-hierarchy aff.zarr new --threshold 0.6", 1)

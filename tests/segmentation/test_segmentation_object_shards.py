@@ -173,13 +173,13 @@ def test_an_object_that_vanished_is_in_no_shard():
     ("line", "code", "message"),
     [
         ("mesh-manifest -v seg --shards 12", 2, "a power of two up to 1048576; give --shards 16"),
-        ("mesh-manifest -v seg --shards 4 -p 4", 2, "no shard 4: --shards 4 numbers them from 0"),
+        ("mesh-manifest -v seg --shards 4 -p 4", 2, "no shard 4; with --shards 4, give 0 to 3"),
         ("mesh-manifest -v seg --shards 2", 1, "was made with 4 shards, not with 2 shards"),
         ("mesh-manifest -v nothing --shards 2", 1, "nothing has no fragments of mesh; check"),
         ("aggregate-skeleton-fragments -f seg --shards 3", 2, "give --shards 4"),
         ("aggregate-skeleton-fragments -f seg --shards 4 --digits 1", 2, "give only one of them"),
         ("create-bbox -s 9 0 0 -z 1 1 1 aggregate-skeleton-fragments -f parts --shards 4", 1,
-         "--shards 4 makes shards 0 to 3"),
+         "with --shards 4, give boxes from 0-1_0-1_0-1"),
     ],
 )  # fmt: skip
 def test_what_is_refused(line, code, message):

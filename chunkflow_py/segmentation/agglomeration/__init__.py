@@ -3,22 +3,24 @@
 ```
 affinities -> edge_affinities   integers on the edges between voxels
            -> edge_fragments    the edges that join voxels into fragments
-           -> contacts          sum, count and tie of the edges between two fragments
+           -> contacts          a table row for each two touching fragments: sum, count, tie
            -> region_merging    the merges in a box that no voxel outside of the box can change
-           -> hierarchy         all merges in order, the cut at a threshold, small segments
+           -> hierarchy         all merges in order; segments at a threshold; small segments
 ```
 
 A region is a fragment, or several fragments that have been merged. Mean-affinity agglomeration
-repeatedly merges the two regions with the greatest mean affinity, until no mean reaches a
-threshold. This greedy algorithm needs the whole volume. This package computes exactly its result,
-for any division into tasks, because
+repeatedly merges the two touching regions whose common edges have the greatest mean affinity, until
+no mean reaches a threshold. This greedy algorithm needs the whole volume. This package computes
+exactly the result of the greedy algorithm, for any division into tasks, because
 
 * all sums are integers;
 * contacts have one total order: the better of two contacts has the greater mean affinity. If the
-  means are equal, the better contact has the smaller *tie*, which is the lowest index of its edges;
-* two regions that are each other's best contact remain each other's best contact until they are
-  merged, whatever other merges come first (mean affinity is *reducible*). A task merges such pairs
-  if both regions lie inside its box, and leaves everything else to a larger box.
+  means are equal, the better contact has the smaller *tie*. The tie of a contact is the lowest
+  index of the edges between its two regions;
+* if the contact between two regions is the best contact of both, this does not change until the two
+  regions are merged, whatever other merges come first (mean affinity is *reducible*). A task merges
+  such pairs of regions if both regions lie inside its box. All other merges are left to tasks with
+  larger boxes.
 
 The idea of delaying merges at a boundary comes from Lu, Zlateski and Seung 2021, arXiv:2106.10795.
 """

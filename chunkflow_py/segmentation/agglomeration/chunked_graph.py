@@ -1,17 +1,21 @@
-"""Supervoxels and their edges as PyChunkedGraph ingests them: chunk by chunk.
+"""Supervoxels and their edges, in the files that PyChunkedGraph reads for each chunk.
 
 PyChunkedGraph (https://github.com/CAVEconnectome/PyChunkedGraph) is a server for proofreading. It
-divides the volume into chunks. A supervoxel that several chunks share becomes one supervoxel in
-each:
+divides the volume into chunks. The part of a fragment in one chunk is a supervoxel. An edge joins
+two supervoxels that touch. In this example, fragments A and B extend into two chunks:
 
 ```
-chunk 0    | chunk 1            fragments A and B       supervoxels 0.1 and 0.2, 1.1 and 1.2
-  A  A  A  |  A  B              0.1-0.2, 1.1-1.2        in_chunk: mean affinity, number of faces
-  A  B  B  |  B  B              0.1-1.1, 0.2-1.2        cross_chunk: parts of one fragment
-                                0.1-1.2 and so on       between_chunk: if they touch
+chunk 0    | chunk 1       supervoxels 0.1 and 0.2 in chunk 0, 1.1 and 1.2 in chunk 1
+  A  A  A  |  A  B         0.1 and 1.1 are the parts of A, 0.2 and 1.2 the parts of B
+  A  B  B  |  B  B
+
+in_chunk         0.1-0.2, 1.1-1.2     both supervoxels are in one chunk
+cross_chunk      0.1-1.1, 0.2-1.2     parts of one fragment in two chunks
+between_chunk    0.2-1.1 and so on    parts of two fragments in two chunks
 ```
 
-An id holds the layer (1 for supervoxels), the chunk and a number that counts from 1 in the chunk:
+The id of a supervoxel consists of the layer (1 for supervoxels), the coordinates of the chunk, and
+a number that counts from 1 in the chunk:
 
 ```
 bits    8      b    b    b    56 - 3 b
@@ -21,12 +25,12 @@ bits    8      b    b    b    56 - 3 b
 Each chunk has two files, named after its coordinates:
 
 ```
-edges_X_Y_Z.proto.zst     a message of protobuf, packed with zstd; see `edges_file`
-components_X_Y_Z.proto    sizes and members of the segments of supervoxels; see `components_file`
+edges_X_Y_Z.proto.zst     edges, as a protobuf message compressed with zstd; see `edges_file`
+components_X_Y_Z.proto    the supervoxels of each segment; see `components_file`
 ```
 
-The first id of an edge is that of a supervoxel in the chunk. So an edge between two chunks is in
-the files of both.
+In the file of a chunk, the first id of each edge belongs to a supervoxel of this chunk. So an edge
+between two chunks is in the files of both chunks.
 """
 
 from __future__ import annotations
@@ -53,12 +57,12 @@ _ZSTD_LEVEL = 17  # as PyChunkedGraph itself
 
 @dataclass(frozen=True)
 class ChunkGrid:
-    """The chunks of a volume, and the ids of supervoxels.
+    """Divides a volume into chunks, and numbers the supervoxels of each chunk.
 
     Attributes:
-        domain: bounds of the volume, voxels; the first chunk begins at its start.
+        domain: bounds of the volume, voxels. The first chunk begins at the start of the volume.
         size: size of a chunk, voxels, zyx.
-        bits: spatial bits for each axis.
+        bits: number of bits for each of the three coordinates of a chunk in an id.
     """
 
     domain: BoundingBox
@@ -72,10 +76,12 @@ class ChunkGrid:
         Args:
             domain: bounds of the volume, voxels.
             size: size of a chunk, voxels, zyx.
-            bits: spatial bits (default: as few as the chunks need).
+            bits: number of bits for each of the three coordinates of a chunk in an id (default:
+                as few as the number of chunks needs).
 
         Raises:
-            OptionError: there are too few bits for the chunks, or for the supervoxels of a chunk.
+            OptionError: *bits* is too small for the number of chunks, or leaves too few bits of the
+                id for the supervoxels of a chunk.
         """
         count = (domain.size + size - 1) // size
         least = max(1, max(int(n) - 1 for n in count).bit_length())
@@ -90,8 +96,8 @@ class ChunkGrid:
         if grid.number_bits < 1 or size.product() >= 1 << grid.number_bits:
             msg = (
                 f"{bits} spatial bits leave {max(0, grid.number_bits)} bits for the supervoxels of "
-                f"a chunk of {size} voxels (zyx); give a smaller --spatial-bits or a larger "
-                "--graph-chunk-size"
+                f"a chunk, too few for the {size} voxels (zyx) of a chunk; give a smaller "
+                "--spatial-bits or a larger --graph-chunk-size"
             )
             raise OptionError(msg)
         return grid
@@ -113,9 +119,9 @@ class ChunkGrid:
             at_end = high[axis] == ends[axis]
             if low[axis] % self.size[axis] or (high[axis] % self.size[axis] and not at_end):
                 msg = (
-                    f"the task {box} divides chunks of size {self.size} along {name} (zyx, "
-                    f"voxels), which begin at {self.domain.start}; make tasks of whole chunks, "
-                    f"such as generate-tasks --chunk-size {' '.join(map(str, self.size))}"
+                    f"the task {box} divides chunks of size {self.size} along {name}; the chunks "
+                    f"begin at {self.domain.start} (zyx, voxels); make tasks of whole chunks, such "
+                    f"as generate-tasks --chunk-size {' '.join(map(str, self.size))}"
                 )
                 raise GeometryError(msg)
         first, last = low // self.size, (high + self.size - 1) // self.size
@@ -124,7 +130,7 @@ class ChunkGrid:
             yield Zyx(*place), BoundingBox(start, start + self.size).intersection(self.domain)
 
     def base(self, place: Zyx) -> int:
-        """Return the id of number 0 in the chunk at *place*."""
+        """Return the lowest id of the chunk with the coordinates *place*, zyx; no voxel has it."""
         z, y, x = (int(n) for n in place)
         packed = (((_SUPERVOXELS << self.bits | x) << self.bits | y) << self.bits) | z
         return packed << self.number_bits
@@ -133,15 +139,15 @@ class ChunkGrid:
 def split_supervoxels(
     labels: NDArray[Any], box: BoundingBox, grid: ChunkGrid
 ) -> NDArray[np.uint64]:
-    """Return the ids of supervoxels, which end at the boundaries of chunks.
+    """Split labels at the boundaries of chunks, and return the supervoxel id of each voxel.
 
-    In each chunk, labels are numbered from 1 in ascending order, so the ids depend on the labels of
-    the chunk alone. Background, 0, stays 0.
+    In each chunk, labels are numbered from 1 in ascending order. So the ids in a chunk depend only
+    on the labels in this chunk. Background, 0, stays 0.
 
     Args:
         labels: (z, y, x) labels of the voxels in *box*.
-        box: whole chunks, voxels.
-        grid: the chunks.
+        box: box of the labels, voxels; must consist of whole chunks.
+        grid: division of the volume into chunks.
 
     Raises:
         GeometryError: the box divides a chunk.
@@ -159,13 +165,15 @@ def split_supervoxels(
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Edges of one type.
+    """Edges of one of the three types in `ChunkEdges`; each array has one entry for each edge.
 
     Attributes:
-        first: ids of supervoxels in the chunk, uint64.
-        second: ids of their partners, uint64.
-        affinity: mean affinity of each edge, in [0, 1], float32; infinite for parts of a fragment.
-        area: number of voxel faces, uint64; 1 for parts of a fragment.
+        first: id of the supervoxel in the chunk, uint64.
+        second: id of the other supervoxel, uint64.
+        affinity: mean affinity between both supervoxels, in [0, 1], float32; infinite if the two
+            are parts of one fragment.
+        area: number of voxel faces between both supervoxels, uint64; 1 if the two are parts of one
+            fragment.
     """
 
     first: NDArray[np.uint64]
@@ -182,8 +190,8 @@ class ChunkEdges:
         in_chunk: edges between supervoxels of the chunk, the smaller id first.
         cross_chunk: edges to other parts of the same fragment, in neighbouring chunks.
         between_chunk: edges to parts of other fragments, in neighbouring chunks.
-        components: ids of the supervoxels of each segment, in this chunk and in those parts of
-            neighbouring chunks that touch it.
+        components: for each segment, the ids of its supervoxels in this chunk, and of its
+            supervoxels in neighbouring chunks that have an edge to a supervoxel of this chunk.
     """
 
     in_chunk: Edges
@@ -204,16 +212,19 @@ def edges_of_chunk(
     """Return the edges and segments of the chunk at *place*.
 
     Args:
-        supervoxels: (z, y, x) result of `split_supervoxels`, of the voxels in *around*.
-        fragments: labels from which the supervoxels were made, of the same voxels.
-        segments: ids of segments, each of which consists of whole fragments, of the same voxels.
-        edges: (3, z, y, x) affinities as integers, of the same voxels; see `edge_affinities`.
-        around: the chunk and one voxel around it, as far as the volume reaches.
-        grid: the chunks.
+        supervoxels: (z, y, x) supervoxel ids of the voxels in *around*; see `split_supervoxels`.
+        fragments: (z, y, x) fragment ids of the voxels in *around*.
+        segments: (z, y, x) segment ids of the voxels in *around*. Each segment must consist of
+            whole fragments.
+        edges: (3, z, y, x) affinities of the voxels in *around*, as integers; see
+            `edge_affinities`.
+        around: box of the chunk and a margin of one voxel, cut to the bounds of the volume.
+        grid: division of the volume into chunks.
         place: coordinates of the chunk, zyx.
 
     Raises:
-        ChunkError: the supervoxels do not belong to these chunks, or not to the fragments.
+        ChunkError: a supervoxel in the chunk has an id of another chunk, or the supervoxels and the
+            fragments or segments disagree on which voxels are background.
     """
     check_sums(grid.domain, edges.dtype)
     base = np.uint64(grid.base(place))
@@ -235,8 +246,9 @@ def edges_of_chunk(
     for name, labels in (("fragments", of_fragment), ("segments", of_segment)):
         if ((labels == 0) != (ids == 0)).any():
             msg = (
-                f"supervoxels and {name} have different background; give the fragments from which "
-                "split-supervoxels made the supervoxels, and segments of these fragments"
+                f"some voxels are background (0) in the supervoxels, but not in the {name}, or the "
+                "reverse; give the fragments from which split-supervoxels made the supervoxels, "
+                "and segments of these fragments"
             )
             raise ChunkError(msg)
     found = contacts_of(supervoxels, edges, around.start, grid.domain)
@@ -274,12 +286,15 @@ def edges_of_chunk(
 def edges_file(edges: ChunkEdges) -> bytes:
     """Return the content of ``edges_X_Y_Z.proto.zst``.
 
-    The messages of protobuf, whose fields all are bytes or messages:
+    The content is a protobuf message of the type ChunkEdgesMsg, compressed with zstd:
 
     ```
-    ChunkEdgesMsg    1 in_chunk    2 cross_chunk    3 between_chunk             each an EdgesMsg
-    EdgesMsg         1 node_ids1   2 node_ids2      3 affinities     4 areas    little-endian arrays
+    message          numbers and names of the fields                           type of each field
+    ChunkEdgesMsg    1 in_chunk    2 cross_chunk    3 between_chunk            EdgesMsg
+    EdgesMsg         1 node_ids1   2 node_ids2      3 affinities    4 areas    bytes (an array)
     ```
+
+    The arrays are little-endian.
     """
     import numcodecs.zstd
 
@@ -302,8 +317,8 @@ def _edges_message(edges: Edges) -> bytes:
 def components_file(components: Sequence[NDArray[np.uint64]]) -> bytes:
     """Return the content of ``components_X_Y_Z.proto``.
 
-    Field 1 of the message holds the number of supervoxels of a segment, then their ids, then the
-    same of the next segment, and so on.
+    The content is a protobuf message with one field, a list of integers. For each segment, the list
+    contains the number of its supervoxels, followed by the ids of these supervoxels.
     """
     numbers = (number for each in components for number in (len(each), *each.tolist()))
     packed = b"".join(_varint(number) for number in numbers)
@@ -311,12 +326,12 @@ def components_file(components: Sequence[NDArray[np.uint64]]) -> bytes:
 
 
 def _field(number: int, content: bytes) -> bytes:
-    """Return a field of protobuf with a length: https://protobuf.dev/programming-guides/encoding."""
+    # A length-delimited field: https://protobuf.dev/programming-guides/encoding.
     return _varint(number << 3 | 2) + _varint(len(content)) + content
 
 
 def _varint(value: int) -> bytes:
-    """Return a number as protobuf stores it: seven bits a byte, the lowest ones first."""
+    # Seven bits in each byte, the lowest bits first.
     result = bytearray()
     while value > 0x7F:
         result.append(value & 0x7F | 0x80)

@@ -1,9 +1,13 @@
-"""Contacts: for each pair of touching regions, sum, count and tie of the edges between them.
+"""Contacts: tables with one row for each pair of touching regions.
 
-The mean affinity of a contact is sum / count. Means are compared exactly, by `mean_keys`. If two
-means are equal, the contact with the smaller tie is better. The tie is the lowest index of the
-edges. Sums of uint8 affinities fit into int64 for volumes of up to 10**16 voxels. Sums of uint16
-affinities fit for up to 4.6 * 10**13 voxels. `edge_affinities.check_sums` refuses larger volumes.
+A row contains the sum of the affinities of the edges between the two regions, the number of these
+edges (count), and the lowest index of these edges (tie). The mean affinity of a contact is
+sum / count. Means are compared exactly, by `mean_keys`. If the means of two contacts are equal, the
+contact with the smaller tie is better.
+
+Sums of uint8 affinities fit into int64 for volumes of up to 10**16 voxels. Sums of uint16
+affinities fit for volumes of up to 4.6 * 10**13 voxels. `edge_affinities.check_sums` refuses larger
+volumes.
 """
 
 from __future__ import annotations
@@ -69,13 +73,14 @@ class Contacts:
         return cls(*(np.concatenate([getattr(each, name) for each in tables]) for name in names))
 
     def summed(self, *, is_directed: bool = False) -> Contacts:
-        """Return one row for each pair, in ascending order, the smaller id first.
+        """Return a table with one row for each pair of regions, by adding up rows of equal pairs.
 
-        Rows whose two ids are equal are left out.
+        The rows are sorted by ids, and the smaller id of each row is first. Rows whose two ids are
+        equal are left out.
 
         Args:
-            is_directed: keep the order of the two ids of a row, and sum the rows of both orders
-                separately.
+            is_directed: whether (a, b) and (b, a) are two pairs, so that the order of the ids in
+                a row is unchanged.
 
         Raises:
             ChunkError: a contact has more than `MOST_EDGES` edges.
@@ -122,13 +127,13 @@ def contacts_of(
     """Return the contacts of the fragments in a box, in the form of `Contacts.summed`.
 
     Args:
-        fragments: (z, y, x) ids, 0 for background, which has no contacts.
-        edges: (3, z, y, x) affinities as integers, at the same voxels. The values of a channel in
-            plane 0 of its axis are not used.
+        fragments: (z, y, x) ids of fragments. Background, 0, has no contacts.
+        edges: (3, z, y, x) affinities of the same voxels as integers. In channel k, the values of
+            plane 0 along axis k are not used.
         start: global position of the first voxel, zyx.
         domain: bounds of the volume.
-        axes: axes along which contacts are counted.
-        is_directed: whether `Contacts.first` is always the fragment of the lower voxel, so that two
+        axes: axes (0 for z) along which contacts are counted.
+        is_directed: whether `Contacts.first` is always the fragment of the lower voxel. If so, two
             fragments can have two rows.
     """
     row, rows = int(domain.size.x), int(domain.size.x) * int(domain.size.y)
@@ -171,7 +176,6 @@ def contacts_of(
 
 
 def _numbered(fragments: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[Any]]:
-    """Return a list of 0 and all ids of fragments, and the index of each voxel's id in it."""
     import fastremap
 
     labels, numbers = fastremap.renumber(fragments, preserve_zero=True)

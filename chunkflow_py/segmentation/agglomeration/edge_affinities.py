@@ -40,7 +40,7 @@ def as_edges(affinity: NDArray[Any], layout: AffinityLayout = DEFAULT_LAYOUT) ->
 
     Args:
         affinity: (3, z, y, x), uint8, uint16 or floating point; 255, 65535 and 1.0 stand for 1.
-        layout: where the affinities are stored.
+        layout: order of the channels, and which of the two voxels of an edge stores its affinity.
 
     Returns:
         (3, z, y, x) uint8 or uint16, channel 0 along z, each value at the upper voxel of its edge.
@@ -106,7 +106,10 @@ def least_edge(threshold: float, dtype: DTypeLike) -> int:
 
 
 def least_mean(threshold: float, dtype: DTypeLike) -> Fraction:
-    """Return the smallest mean of integer affinities at which two regions are merged.
+    """Return the smallest mean affinity at which two regions are merged, in integer units.
+
+    Integer units are those of the stored integers: 255 (uint8) or 65535 (uint16) is an affinity of
+    1.
 
     Args:
         threshold: regions are merged while 1 - mean affinity is at most this value, in [0, 1]. The

@@ -68,17 +68,18 @@ class FragmentRule:
 
     @property
     def halo(self) -> Zyx:
-        """Number of voxels around a box, zyx, that the rule needs to choose edges in the box."""
+        """Margin around a box, zyx, in voxels, that is needed to choose the edges in the box."""
         if self.method == "affinity":
             return Zyx(1, 1, 1)
         return Zyx.of(isqrt((self.cap - 1) // w) + self.smoothing + 2 for w in self.weights)
 
     def choose(self, edges: NDArray[Any]) -> ChosenEdges:
-        """Return the chosen edges.
+        """Return the edges that the voxels of an array choose.
 
         Args:
-            edges: (3, z, y, x) uint8 or uint16. If a face of the array lies inside the volume,
-                voxels that are closer to this face than the halo may choose wrong edges.
+            edges: (3, z, y, x) affinities as integers, uint8 or uint16. If the volume continues
+                beyond a face of the array, voxels that are closer to this face than the halo may
+                choose wrong edges.
         """
         return self._by_affinity(edges) if self.method == "affinity" else self._by_distance(edges)
 
@@ -120,7 +121,7 @@ class FragmentRule:
         return ChosenEdges(joins, is_background)
 
     def _distance(self, zero: NDArray[np.bool_]) -> NDArray[Any]:
-        """Return the squared distance to the nearest voxel of *zero*, at most `cap`."""
+        # The squared distance of each voxel to the nearest voxel of *zero*, at most `cap`.
         # The smallest type that holds a distance and the squared length of a step.
         distance = np.where(zero, 0, self.cap).astype(np.min_scalar_type(2 * self.cap))
         for axis, weight in enumerate(self.weights):
@@ -160,14 +161,12 @@ def components(chosen: ChosenEdges) -> NDArray[np.uint32]:
 
 
 def _pair(axis: int, steps: int = 1) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Return slices of the voxels with a neighbour *steps* voxels below, and of the neighbours."""
     upper = tuple(slice(steps, None) if a == axis else slice(None) for a in range(3))
     lower = tuple(slice(None, -steps) if a == axis else slice(None) for a in range(3))
     return upper, lower
 
 
 def _sides() -> Iterator[tuple[int, bool, tuple[slice, ...], tuple[slice, ...], tuple[slice, ...]]]:
-    """Yield the axis and side of each direction, and slices of voxels, edges and neighbours."""
     for axis, is_upper in DIRECTIONS:
         upper, lower = _pair(axis)
         voxel, neighbour = (lower, upper) if is_upper else (upper, lower)
@@ -181,24 +180,20 @@ _NONE = np.uint8(2**_BITS - 1)  # number of no direction
 
 
 def _key_type(largest: int) -> np.dtype[Any]:
-    """Return the smallest dtype that can hold the keys (see `_keys`) of values up to *largest*."""
     return np.min_scalar_type(largest << _BITS | int(_NONE))
 
 
 def _keys(values: NDArray[Any], number: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return keys in the order of *values*; ties between directions go to the lower *number*."""
     keys: NDArray[Any] = np.left_shift(values, _BITS, dtype=dtype)
     keys |= dtype.type(len(DIRECTIONS) - number)
     return keys
 
 
 def _directions(keys: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return the number of the direction in each key."""
     return np.uint8(len(DIRECTIONS)) - (keys & _NONE).astype(np.uint8)
 
 
 def _inside(edges: NDArray[Any], least: int) -> NDArray[np.bool_]:
-    """Return a mask of the voxels whose edges inside the array have a mean of at least *least*."""
     # The sum of the edges - least * number of the edges.
     spare = np.zeros(edges.shape[1:], np.int16 if edges.dtype == np.uint8 else np.int32)
     for axis in range(3):
@@ -210,16 +205,8 @@ def _inside(edges: NDArray[Any], least: int) -> NDArray[np.bool_]:
 
 
 def _smoothed(values: NDArray[Any], largest: int, times: int) -> NDArray[Any]:
-    """Return *values* smoothed with the weights 1, 2, 1; beyond a face, its voxels are repeated.
-
-    Args:
-        values: values to smooth.
-        largest: largest possible value; each smoothing along three axes multiplies it by 64.
-        times: how often to smooth along each axis.
-
-    Returns:
-        The smoothed values, of a type that can also hold their keys.
-    """
+    # With the weights 1, 2, 1 along each axis, so that each round multiplies *largest* by 64.
+    # At each face of the array, the outermost voxels are repeated.
     values = values.astype(_key_type(largest * 64**times))
     for _ in range(times):
         for axis in range(3):
@@ -235,7 +222,7 @@ def _smoothed(values: NDArray[Any], largest: int, times: int) -> NDArray[Any]:
 
 
 def _towards(joined: NDArray[np.bool_], height: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return each voxel's direction to its highest joined neighbour, if this one is higher."""
+    # The direction to the highest joined neighbour, if this neighbour is higher than the voxel.
     own = height << _BITS
     best = own | _NONE  # greater than the keys of neighbours of the same height
     for number, (axis, _, voxel, edge, neighbour) in enumerate(_sides()):
@@ -248,13 +235,8 @@ def _towards(joined: NDArray[np.bool_], height: NDArray[Any]) -> NDArray[np.uint
 def _leaving(
     edges: NDArray[Any], outer: NDArray[Any], free: NDArray[np.bool_]
 ) -> NDArray[np.uint8]:
-    """Return each free voxel's direction along its best edge to a voxel nearer to a cell.
-
-    Args:
-        edges: (3, z, y, x) affinities as integers.
-        outer: (z, y, x) distances to the nearest cell.
-        free: voxels outside of cells that are not background.
-    """
+    # *outer*: distances to the nearest cell. *free*: voxels outside of cells, except background.
+    # Such a voxel chooses its best edge among the edges to neighbours that are nearer to a cell.
     best = np.zeros(outer.shape, _key_type(scale_of(edges.dtype)))
     for number, (axis, _, voxel, edge, neighbour) in enumerate(_sides()):
         keys = _keys(edges[axis][edge], number, best.dtype)
@@ -264,7 +246,6 @@ def _leaving(
 
 
 def _joins(choice: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return the edges that at least one of their voxels has chosen; see `ChosenEdges.joins`."""
     joins = np.zeros((3, *choice.shape), bool)
     for number, (axis, _, voxel, edge, _) in enumerate(_sides()):
         joins[axis][edge] |= choice[voxel] == number

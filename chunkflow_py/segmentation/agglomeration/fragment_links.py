@@ -86,7 +86,7 @@ class EdgeLinker:
         return open_volume(self.url, self.mip, opening=self.opening)
 
     def prepare(self) -> None:
-        """Open the store, but do not read it: an earlier step may write the edges."""
+        """Open the store; read nothing, because an earlier step may not have written it yet."""
         _ = self._edges
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:

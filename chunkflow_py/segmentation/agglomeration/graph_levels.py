@@ -1,4 +1,4 @@
-"""Levels of a stored graph: from the boxes of tasks to the hierarchy, and to tables of segments."""
+"""Merge the stored graphs of boxes level by level, and write the hierarchy and segment tables."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ _READ_TOGETHER = 64  # objects, so that those of all boxes need not fit into mem
 
 
 def merge_level(graphs: GraphStore, box: BoundingBox, level: int, task_size: Zyx) -> str:
-    """Merge the regions in a box of a level.
+    """Merge the regions in one box from the graphs of its smaller boxes, and store the result.
 
     Args:
         graphs: store of the graph.
-        box: the box.
-        level: number of its level.
+        box: box whose regions are merged, voxels.
+        level: number of the level of *box*. A box of level 1 consists of 2 x 2 x 2 boxes of tasks.
         task_size: size of the tasks of measure-contacts, voxels, zyx.
 
     Returns:
-        A summary: numbers of contacts, of merges, and of contacts that were left open.
+        A summary as text: the number of contacts before the merges, the number of merges, and the
+        number of contacts that remain for a larger box.
 
     Raises:
         GeometryError: the box does not belong to the level.
@@ -72,7 +73,7 @@ def write_all_merges(graphs: GraphStore, hierarchy: Store, level: int) -> None:
     Args:
         graphs: store of the graph, after the merges of the last level.
         hierarchy: store of the hierarchy.
-        level: number of the last level.
+        level: number of the last level of merges, at which one box covers the volume.
 
     Raises:
         OptionError: *level* is not the last level of the volume.
@@ -107,7 +108,7 @@ def write_segment_table(
     min_size: int = 0,
     min_affinity: float = 0.0,
 ) -> None:
-    """Write the table from the ids that fragment-affinity has made to the ids of segments.
+    """Write the table that maps each id of fragment-affinity to the id of a segment.
 
     Args:
         hierarchy: store of the hierarchy.
@@ -115,8 +116,8 @@ def write_segment_table(
         fragments: store of the table that solve-labels has written for the fragments.
         table: store of the table to write.
         threshold: segments are merged while 1 - mean affinity is at most this.
-        min_size: segments with fewer voxels than this are united with their best neighbours; 0
-            unites none.
+        min_size: segments with fewer voxels than this are united with the neighbour of the
+            greatest mean affinity; 0 unites no segments.
         min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
 
     Raises:

@@ -1,11 +1,11 @@
-"""Expected memory for the graph of a box, before the graph exists.
+"""Estimate the memory for merging the regions of a box, before its contacts are counted.
 
 The number of contacts depends on the cells and on the affinities. The constants were measured on
 the FIB-25 volume, with the affinities of the shipped network, --fragments distance and
 --max-threshold 0.95. A box of 13 x 32 x 32 to 100 x 250 x 250 voxels has 0.18 * voxels ** 0.75
 contacts there, within 30 %. The exponent is below 1 because a larger box has a smaller share of
-open regions. If the affinities are repeated to fill a larger volume, cells end where two copies
-meet, and a box has 1.6 to 2.3 times as many contacts (`make bench-segment`).
+regions that continue outside of the box. `make bench-segment` fills a larger volume with copies of
+these affinities. Cells end where two copies meet, so a box has 1.6 to 2.3 times as many contacts.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _MERGE_BYTES = 150  # peak of sorting an interval: its rows, its columns and the
 
 
 def graph_bytes(voxels: int) -> int:
-    """Return the expected peak of memory for merging the regions of a box of this size."""
+    """Return the expected peak memory, in bytes, for merging the regions of a box."""
     return int(_CONTACTS * float(voxels) ** _GROWTH * _CONTACT_BYTES)
 
 
 def hierarchy_bytes(voxels: int) -> int:
-    """Return the expected peak of memory for writing the hierarchy of a volume of this size."""
+    """Return the expected peak memory, in bytes, for writing the hierarchy of a volume."""
     return int(_MERGES * voxels * _INTERVAL * _MERGE_BYTES)

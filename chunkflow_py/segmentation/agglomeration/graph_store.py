@@ -2,7 +2,7 @@
 
 ```
 URL/contacts/BOX.npz    contacts of fragments that a task counts, and sizes of its fragments
-URL/level-0/BOX.npz     merges in the box of a task, and the graph that they leave open
+URL/level-0/BOX.npz     merges in the box of a task, and the graph that remains after the merges
 URL/level-1/BOX.npz     the same for a box of 2 x 2 x 2 tasks; and so on, up to the whole volume
 ```
 
@@ -44,7 +44,7 @@ _MOST_BYTES = 1 << 34  # of the arrays of one object
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """The settings that all objects of a graph have in common.
+    """The settings of a graph, which are equal in all of its objects.
 
     Attributes:
         domain: bounds of the volume, as text.
@@ -69,20 +69,20 @@ class GraphSettings:
         return Zyx(*self.task_size)
 
     def check_volume(self, bounds: BoundingBox, url: str) -> None:
-        """Check that the graph can belong to the volume at *url*.
+        """Check that the graph was made from a volume with the given bounds.
 
         Args:
-            bounds: bounds of the volume.
-            url: address of the volume.
+            bounds: bounds of the volume at *url*.
+            url: address of the volume, for the message.
 
         Raises:
-            OptionError: the graph belongs to a volume with other bounds.
+            OptionError: the graph was made from a volume with other bounds.
         """
         if str(bounds) != self.domain:
             msg = (
-                f"the hierarchy is that of a volume with the bounds {self.domain}, but {url} has "
-                f"the bounds {bounds} (zyx, voxels); give the volume from which the hierarchy was "
-                "made"
+                f"the hierarchy was made from a volume with the bounds {self.domain}, but {url} "
+                f"has the bounds {bounds} (zyx, voxels); give the volume from which the hierarchy "
+                "was made"
             )
             raise OptionError(msg)
 
@@ -98,16 +98,15 @@ class GraphSettings:
         """
         if threshold > self.max_threshold:
             msg = (
-                f"--threshold {threshold:g} is above {self.max_threshold:g}, up to which the "
-                f"hierarchy in {url} contains merges; give at most --threshold "
-                f"{self.max_threshold:g}, or run segment-affinity again with a higher "
-                "--max-threshold"
+                f"--threshold {threshold:g} is above {self.max_threshold:g}, the highest threshold "
+                f"of the hierarchy in {url}; give at most --threshold {self.max_threshold:g}, or "
+                "run segment-affinity again with a higher --max-threshold"
             )
             raise OptionError(msg)
 
     @property
     def least(self) -> Fraction:
-        """Smallest mean affinity of two regions that were merged, in integer units."""
+        """Smallest mean affinity at which regions were merged, in units of the stored integers."""
         return least_mean(self.max_threshold, self.dtype)
 
     def grid(self, level: int) -> BoxGrid:
@@ -117,7 +116,7 @@ class GraphSettings:
 
     @property
     def last_level(self) -> int:
-        """Number of the first level, from 1, whose only box is the whole volume."""
+        """Number of the lowest level, at least 1, that has only one box: the whole volume."""
         return max(1, *((each - 1).bit_length() for each in self.grid(0).count))
 
     def check(self, box: BoundingBox, level: int) -> None:
@@ -133,9 +132,9 @@ class GraphSettings:
             size = self.size * 2**level
             msg = (
                 f"task {box} is not a box of level {level}, whose boxes of {size} (zyx, voxels) "
-                f"begin at the first voxel of the volume {self.domain}; the box of this level at "
-                f"this place is {nearest}; give generate-tasks --volume-path, --chunk-size "
-                f"{size.as_option} and --respect-stop"
+                f"begin at the first voxel of the volume {self.domain}; the box of this level that "
+                f"contains {box.start} is {nearest}; give generate-tasks --volume-path, "
+                f"--chunk-size {size.as_option} and --respect-stop"
             )
             raise GeometryError(msg)
 
@@ -194,10 +193,10 @@ class GraphStore:
 
     @property
     def known_settings(self) -> GraphSettings:
-        """The settings that all objects have.
+        """The settings of the graph, given to the constructor or read from the first object.
 
         Raises:
-            VolumeError: nothing was read yet.
+            VolumeError: no settings were given, and no object has been read yet.
         """
         if self.settings is None:
             msg = f"the settings of the graph in {self.store.url} are not known yet"
@@ -205,15 +204,15 @@ class GraphStore:
         return self.settings
 
     def settings_below(self, box: BoundingBox, level: int, task_size: Zyx) -> GraphSettings:
-        """Return the settings, read from the first box in *box* at the level below *level*.
+        """Read the settings from the first of the smaller boxes of which *box* consists.
 
         Args:
-            box: box of *level*.
+            box: a box of level *level*.
             level: number of the level, at least 1.
             task_size: size of the tasks of measure-contacts, voxels, zyx.
 
         Raises:
-            VolumeError: the object does not exist, or was made with another size of the tasks.
+            VolumeError: the smaller box has no object, or was made with tasks of another size.
         """
         stop = (box.start + task_size * 2 ** (level - 1)).low(box.stop)
         key = _key(BoundingBox(box.start, stop), level - 1)
@@ -264,7 +263,7 @@ class GraphStore:
         return contact_columns(found, self._address(key)), ids, sizes
 
     def write_level(self, box: BoundingBox, level: int, merges: Merges, graph: OpenGraph) -> None:
-        """Write the merges in a box, and the graph that they leave open."""
+        """Write the merges in a box, and the graph that remains after these merges."""
         arrays: dict[str, NDArray[Any]] = {}
         for name, table in (
             ("merges", merges.contacts), ("inside", graph.inside), ("crossing", graph.crossing)
@@ -304,7 +303,7 @@ class GraphStore:
         self.store.put(key, encoded(**arrays, about=about))
 
     def _get(self, key: str, *names: str) -> dict[str, NDArray[Any]]:
-        """Return the named arrays of an object, in the order of *names*.
+        """Return the arrays of an object, by name and in the order of *names*.
 
         Raises:
             VolumeError: the object is missing or damaged, or has other settings.
@@ -325,7 +324,12 @@ class GraphStore:
 
 
 def contact_columns(arrays: Mapping[str, NDArray[Any]], address: str, prefix: str = "") -> Contacts:
-    """Return the table of contacts whose columns are *arrays*, after checking them.
+    """Return a table of contacts made of checked columns.
+
+    Args:
+        arrays: columns by name.
+        address: address of the file that contains the columns, for messages.
+        prefix: text before the name of each column in *arrays*.
 
     Raises:
         VolumeError: a column has a wrong type or length, or contains an impossible count, sum or
@@ -341,10 +345,14 @@ def contact_columns(arrays: Mapping[str, NDArray[Any]], address: str, prefix: st
 
 
 def checked_columns(address: str, **by_type: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Return columns of an object, after checking their types and that their lengths are equal.
+    """Check the types and lengths of columns, and return the columns in one list.
+
+    Args:
+        address: address of the file that contains the columns, for messages.
+        by_type: columns for each expected type, such as ``int64=[...]``.
 
     Raises:
-        VolumeError: a column has another type or length.
+        VolumeError: a column does not have the expected type, or the lengths differ.
     """
     every = [column for columns in by_type.values() for column in columns]
     good = all(
@@ -353,7 +361,7 @@ def checked_columns(address: str, **by_type: list[NDArray[Any]]) -> list[NDArray
         for column in columns
     )
     if not good or len({len(column) for column in every}) != 1:
-        raise _damage(address, "its columns differ in length, or have wrong types")
+        raise _damage(address, "the columns of its table differ in length, or have wrong types")
     return every
 
 

@@ -46,13 +46,13 @@ class Segments:
 
     @property
     def changes(self) -> NDArray[np.uint64]:
-        """(n, 2): each id that differs from its segment's id (ascending), and the segment's id."""
+        """(n, 2): ids of fragments that differ from their segment's id (ascending), segment ids."""
         changed = self._ids != self._names
         return np.stack((self._ids[changed], self._names[changed]), axis=1)
 
 
 def reaches(contacts: Contacts, least: Fraction) -> NDArray[np.bool_]:
-    """Return whether the mean affinity of each contact is at least *least*, in integer units."""
+    """Return a mask of the contacts whose mean affinity is at least *least*, in integer units."""
     whole, rest = mean_keys(contacts.total, contacts.count)
     (least_whole,), (least_rest,) = mean_keys(
         np.array([least.numerator]), np.array([least.denominator])
@@ -76,15 +76,17 @@ def absorbed(
     smallest: int,
     floor: Fraction,
 ) -> NDArray[np.uint64]:
-    """Unite segments below a size with their best neighbours.
+    """Unite small segments with the neighbours of the greatest mean affinity.
 
     Args:
         pairs: (n, 2) ids of fragments that belong to one segment, see `cut`.
         contacts: contacts of the fragments, in any order; the contact of two fragments may have
             several rows.
-        sizes: ids of fragments, and their numbers of voxels; an id may have several entries.
+        sizes: ids of fragments, and numbers of voxels. The numbers of an id with several entries
+            are added up.
         smallest: segments with fewer voxels than this are united with a neighbour.
-        floor: smallest mean affinity at which a small segment is united, in integer units.
+        floor: smallest mean affinity at which a small segment is united, in the unit of the
+            integer affinities (255 or 65535 for 1).
 
     Returns:
         (n, 2): the rows of *pairs*, and further pairs that unite small segments.
@@ -108,7 +110,6 @@ def absorbed(
 
 
 def _picks(table: Contacts, small: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return (n, 2): each small segment with a contact, and the segment of its best contact."""
     whole, rest = mean_keys(table.total, table.count)
     ends = np.concatenate((table.first, table.second))
     others = np.concatenate((table.second, table.first))

@@ -40,8 +40,9 @@ Columns of merges, in the order of the greedy algorithm (means fall; for equal m
 
 The id of a region is the smallest id of its fragments. All merges of the hierarchy are exported.
 The merges up to a threshold are the first rows: those with
-1 - sum / (count * scale) <= threshold. The columns ``segment`` and ``same_segment`` are for the
-threshold of the export. If the export has a ``min_size``, small segments are united there first.
+1 - sum / (count * scale) <= threshold. The columns ``segment`` and ``same_segment`` refer to the
+segments at the threshold of the export. If ``min_size`` is above 1, these are the segments after
+small ones have been united with their neighbours.
 
 Background, whose id is 0, is in no table. The bytes depend only on the affinities and the settings,
 not on the division into tasks.
@@ -98,10 +99,10 @@ class HierarchyExport:
         target: store of the tables.
         voxel_size_nm: edge lengths of a voxel, nm, zyx.
         threshold: segments are merged while 1 - mean affinity is at most this.
-        min_size: segments with fewer voxels than this are united with their best neighbours; 0
-            unites none.
+        min_size: segments with fewer voxels than this are united with the neighbour of the
+            greatest mean affinity; 0 unites no segments.
         min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
-        piece: largest number of rows in a file.
+        piece: limit of the number of rows in a file.
     """
 
     hierarchy: Store
@@ -160,7 +161,6 @@ class HierarchyExport:
         return index
 
     def _checked(self, settings: GraphSettings) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Return the settings of the export, and the content of an earlier ``export.json``."""
         settings.check_threshold(self.threshold, self.hierarchy.url)
         least_mean(self.threshold, settings.dtype)
         unites = self.min_size > 1
@@ -180,7 +180,6 @@ class HierarchyExport:
         return about, earlier
 
     def _table(self, name: str, columns: Columns, contents: dict[str, bytes]) -> dict[str, Any]:
-        """Return the entry of one table in the index; add the table's files to *contents*."""
         rows = len(next(iter(columns.values())))
         files = {}
         # A table without rows has one file, so that readers find its columns.
@@ -209,7 +208,7 @@ class HierarchyExport:
 def _fragment_table(
     ids: NDArray[np.uint64], sizes: NDArray[np.int64], segments: Segments
 ) -> Columns:
-    """Return the columns of the fragments; *ids* has one entry for each task of a fragment."""
+    # A fragment that lies in several tasks has several entries in *ids* and *sizes*.
     fragments, place = np.unique(ids, return_inverse=True)
     voxels = np.zeros(len(fragments), np.int64)
     np.add.at(voxels, place, sizes)
@@ -261,19 +260,16 @@ def _read_index(target: Store) -> dict[str, Any] | None:
 
 
 def _check_same(earlier: Mapping[str, Any], new: Mapping[str, Any], url: str) -> None:
-    """Refuse to replace an export by a different one.
-
-    Raises:
-        OptionError: an entry of *new* differs from the same entry of *earlier*.
-    """
     problems = [
-        f"other {name}" if isinstance(value, dict) else f"{name} {earlier.get(name)}, not {value}"
+        f"different {name}"
+        if isinstance(value, dict)
+        else f"{name} {earlier.get(name)} instead of {value}"
         for name, value in new.items()
         if earlier.get(name) != value
     ]
     if problems:
         msg = (
             f"{url} already contains an export with {', '.join(problems)}; give another folder, or "
-            "remove this one"
+            "remove the old export"
         )
         raise OptionError(msg)

@@ -1,4 +1,4 @@
-"""Storage of a hierarchy: the merges of all boxes in one order.
+"""Storage of a hierarchy: the merges of all boxes, sorted from the best contact to the worst.
 
 ```
 URL/hierarchy.json     the settings of the graph, checksums, and the number of merges
@@ -8,8 +8,8 @@ URL/000001.npz         the columns of the next merges, and so on
 
 ``hierarchy.json`` is written last, so a hierarchy is either complete or absent.
 
-All merges together may not fit into memory. Therefore, they are sorted with temporary files, one
-for each interval of mean affinities.
+All merges together may not fit into memory. Therefore, the merges are first divided among temporary
+files, one file for each interval of mean affinities. Then each file is sorted by itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def write_hierarchy(
         store: store of the hierarchy.
         parts: merges of all boxes, in any order.
         settings: settings of the graph.
-        piece: largest number of merges in a piece.
+        piece: limit of the number of merges in one file.
     """
     checksums: list[str] = []
     merges = 0
@@ -70,7 +70,6 @@ def write_hierarchy(
 def _sorted_intervals(
     parts: Iterable[Merges], settings: GraphSettings, folder: Path
 ) -> Iterator[Contacts]:
-    """Yield all merges in the order of `Merges.sorted`, one interval of means after the other."""
     width = -(-(scale_of(settings.dtype) + 1) // _INTERVALS)
     paths: dict[int, Path] = {}
     for part in parts:
@@ -100,7 +99,6 @@ def read_settings(store: Store) -> GraphSettings:
 
 
 def _index(store: Store) -> tuple[GraphSettings, list[str]]:
-    """Return the settings of the graph, and the checksums of the pieces."""
     data = store.get(INDEX, _INDEX_BYTES)
     if data is None:
         msg = f"{store.url} has no hierarchy ({INDEX}); run segment-affinity first"

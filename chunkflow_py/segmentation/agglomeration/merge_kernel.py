@@ -56,11 +56,8 @@ def _is_better(
 
 @_compiled
 def _sift(heap: _Array, size: int, at: int, whole: _Array, rest: _Array, tie: _Array) -> None:
-    """Move an entry of a heap down until both of its children are worse.
-
-    The keys of an entry do not change while it is in the heap: *whole*, *rest* and *tie* are the
-    keys with which the edges were pushed.
-    """
+    # Moves an entry down until both of its children are worse. *whole*, *rest* and *tie* are the
+    # keys with which the edges were pushed, because keys in the heap must not change.
     edge = heap[at]
     while True:
         child = 2 * at + 1
@@ -81,7 +78,6 @@ def _sift(heap: _Array, size: int, at: int, whole: _Array, rest: _Array, tie: _A
 
 @_compiled
 def _slot(table: _Array, keys_a: _Array, keys_b: _Array, a: int, b: int) -> int:
-    """Return the place of the contact of two nodes in a hash table, or the free place for it."""
     if a > b:
         a, b = b, a
     mask = len(table) - 1
@@ -110,8 +106,10 @@ def merge_best_first(
         total: sum of the affinities of the edges of each contact; overwritten.
         count: number of these edges; overwritten.
         tie: lowest index of these edges; overwritten.
-        blocked: mask of the regions that must not be merged; the function marks further regions.
-        least_whole: first key of the least mean at which two regions are merged.
+        blocked: mask of the regions that must not be merged. The function also sets the mask for
+            regions whose best contact is with a blocked region.
+        least_whole: first key of the smallest mean at which two regions are merged; see
+            `contacts.mean_keys`.
         least_rest: second key of this mean.
 
     Returns:

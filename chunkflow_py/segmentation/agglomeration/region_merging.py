@@ -54,14 +54,15 @@ def _faces() -> NDArray[np.uint8]:
 
 @dataclass(eq=False)
 class OpenGraph:
-    """The regions and contacts that a box leaves to the larger box that contains it.
+    """The regions and contacts of a box that remain after its merges, for the next larger box.
 
     Attributes:
         inside: contacts between regions in the box.
         crossing: contacts between fragments (not regions) across the faces of the box;
-            `Contacts.first` lies inside, `Contacts.second` outside. A contact between two children
-            of a larger box is in the graphs of both children, and is counted once.
-        face: number of the face of each row of `crossing`.
+            `Contacts.first` lies inside, `Contacts.second` outside. A contact between two
+            neighbouring boxes is in the graphs of both boxes. `combined` counts such a contact
+            once.
+        face: number of the face of each row of `crossing`: 2 * axis, plus 1 for an upper face.
         cut: fragments that continue outside of the box; one entry for each face through which a
             fragment continues.
         cut_face: number of the face of each entry of `cut`.
@@ -198,7 +199,10 @@ def merge_box(graph: OpenGraph, least: Fraction) -> tuple[Merges, OpenGraph]:
 
 @dataclass(eq=False)
 class _Renaming:
-    """Maps ids of regions before the merges of a box to the ids after them; 0 for final regions."""
+    """Maps the id of a region before the merges of a box to the id after these merges.
+
+    A region that is final after the merges has the id 0.
+    """
 
     ids: NDArray[np.uint64]
     names: NDArray[np.uint64]
@@ -219,7 +223,7 @@ class _Renaming:
 def _merged(
     ids: NDArray[np.uint64], table: Contacts, blocked: NDArray[np.bool_], least: Fraction
 ) -> Merges:
-    """Merge the regions with *ids* (ascending); set *blocked* for the regions that must wait."""
+    # *ids* are ascending. *blocked* is changed: it also marks the regions that became blocked.
     if not len(table):
         return Merges()
     numerator, denominator = np.array([least.numerator]), np.array([least.denominator])
@@ -278,7 +282,6 @@ def _is_outer(child: BoundingBox, box: BoundingBox, face: int) -> bool:
 
 
 def _below(children: Mapping[BoundingBox, OpenGraph], child: BoundingBox, axis: int) -> OpenGraph:
-    """Return the graph of the box at the lower face of *child*."""
     for other, graph in children.items():
         same = all(
             other.start[a] == child.start[a] and other.stop[a] == child.stop[a]

@@ -76,10 +76,10 @@ class FragmentOptions:
     def required_input(
         self, box: BoundingBox, domain: BoundingBox, voxel_size_nm: Iterable[float]
     ) -> BoundingBox:
-        """Return the box of the affinities on which the chosen edges of the voxels in *box* depend.
+        """Return the box of the affinities that are needed to choose the edges in *box*.
 
         Either voxel of an edge can choose the edge. Therefore, the result also contains the
-        affinities on which the choices of the lower neighbours depend.
+        affinities that the lower neighbours of the voxels in *box* need for their choices.
         """
         halo = self.rule("uint8", voxel_size_nm).halo
         around = BoundingBox(box.start - halo - 1, box.stop + halo)
@@ -98,7 +98,7 @@ def fragments_in(
         chunk: affinities, (3, z, y, x); must contain `FragmentOptions.required_input` of *box*.
         box: box of the task.
         options: rule by which voxels choose edges.
-        layout: where the affinities are stored.
+        layout: order of the channels, and which of the two voxels of an edge stores its affinity.
 
     Returns:
         A chunk (z, y, x) of kind segmentation, uint64, and the chosen edges. The id of a fragment
@@ -106,7 +106,7 @@ def fragments_in(
         raster order. 0 is background.
 
     Raises:
-        GeometryError: a part of the margin is missing.
+        GeometryError: the chunk does not contain the margin that the rule needs.
         ChunkError: the chunk does not contain affinities.
     """
     needed = options.required_input(box, chunk.domain, chunk.voxel_size_nm)
@@ -134,8 +134,8 @@ class TaskContacts:
 
     Attributes:
         graph: graph of the box, before the first merge.
-        counted: contacts in the box and across its lower faces, so that each contact of the volume
-            is counted by one task.
+        counted: contacts in the box and across its lower faces. Contacts across the upper faces
+            are counted by the neighbouring tasks.
         ids: fragments in the box.
         sizes: number of voxels of each fragment in the box.
     """
@@ -156,7 +156,7 @@ def contacts_in(
             volume reaches.
         affinity: affinities, (3, z, y, x), of at least the same voxels.
         box: box of the task.
-        layout: where the affinities are stored.
+        layout: order of the channels, and which of the two voxels of an edge stores its affinity.
 
     Raises:
         GeometryError: the margin of one voxel is missing.

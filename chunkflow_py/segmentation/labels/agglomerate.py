@@ -5,8 +5,8 @@ affinity ── watershed ──> fragments ── merge while score < threshold
                                        score = 1 - mean affinity of the shared face
 ```
 
-The library waterz does both steps (Funke et al. 2019, doi:10.1109/TPAMI.2018.2835450) in a separate
-process; `waterz_process` explains why.
+The library waterz does the watershed and the merges (Funke et al. 2019,
+doi:10.1109/TPAMI.2018.2835450). It runs in a separate process, for reasons in `waterz_process`.
 """
 
 from __future__ import annotations
@@ -59,18 +59,21 @@ def agglomerate(
     affinity_at: AffinityAt = "target",
     voxel_size_nm: Iterable[float] = (1.0, 1.0, 1.0),
 ) -> Iterator[NDArray[Any]]:
-    """Yield the segmentation for each of the *thresholds*, which must be ascending.
+    """Yield one segmentation for each of the *thresholds*, which must be ascending.
 
-    The result depends only on the arguments. In the first plane along each axis, the channel of
-    this axis is not used, because its values belong to pairs with voxels outside the array.
+    Equal arguments give equal segmentations. In the first plane along an axis, the values of the
+    channel for this axis are not used, because these values belong to pairs with a voxel outside
+    the array.
 
     Args:
-        affinity: (3, z, y, x), floating point in [0, 1], or an integer type that is divided by its
-            maximum. The channels are x, y, z; the value at a voxel is the affinity between this
-            voxel and its lower neighbour along the axis of the channel.
+        affinity: (3, z, y, x), floating point in [0, 1], or integers. Integers are divided by the
+            maximum of their type, such as 255 for uint8. The channels are x, y, z. The value at a
+            voxel is the affinity between this voxel and its lower neighbour along the axis of the
+            channel.
         thresholds: two segments are merged if their score is below the threshold. The score is 1
-            minus the mean affinity of the voxel pairs on their shared face: a threshold of 0.7
-            merges segments with a mean affinity above 0.3. A higher threshold merges more.
+            minus the mean affinity of the voxel pairs on their shared face. For example, a
+            threshold of 0.7 merges segments with a mean affinity above 0.3. A higher threshold
+            merges more.
         fragments: labels (z, y, x) to merge, or the method that makes these labels. Label 0 is
             background and stays 0. ``waterz`` is a watershed on the affinities. ``seeded`` is
             described at `fragments.seeded_fragments`.
@@ -84,9 +87,9 @@ def agglomerate(
         scoring_function: C++ type of the score; see the documentation of waterz. Scores other than
             the mean and the included quantiles need a C++ compiler and the boost headers.
         flip_channel: true if the channels are x, y, z; false if they are z, y, x.
-        affinity_at: see `AffinityLayout.at`; with ``source``, the value at a voxel is the affinity
-            to its upper neighbour.
-        voxel_size_nm: voxel size, zyx (``seeded`` only).
+        affinity_at: ``target`` if the value at a voxel is the affinity to its lower neighbour,
+            ``source`` if it is the affinity to its upper neighbour.
+        voxel_size_nm: voxel size, zyx, in nm (``seeded`` only).
 
     Yields:
         (z, y, x) labels 1 to N without gaps, 0 for background; uint32, or uint64 if N exceeds the

@@ -23,9 +23,10 @@ def connected_components(
 ) -> NDArray[Any]:
     """Label the connected components of *array*, in raster order.
 
-    With a threshold, components consist of the voxels above the threshold. A map of three channels
-    (an affinity map) is first averaged over its channels. Without a threshold, neighbouring voxels
-    of equal value are connected, and 0 is background; this suits masks and segmentations.
+    With a threshold, components consist of the voxels above the threshold. If the array has three
+    channels, as affinities have, the mean of the channels is compared with the threshold. Without a
+    threshold, neighbouring voxels of equal value are connected, and 0 is background. This suits
+    masks and segmentations.
 
     Args:
         array: (z, y, x) or (1, z, y, x), or (3, z, y, x) if a threshold is given; any real dtype.

@@ -1,7 +1,7 @@
 """Contingency tables: how many voxels each segment shares with each body of the ground truth.
 
-All scores are computed from these tables. The tables of parts of a volume add up to the table of
-the whole volume. The bytes of this table do not depend on how the volume is divided.
+All scores are computed from contingency tables. The tables of the parts of a volume add up to the
+table of the whole volume. The bytes of the sum do not depend on how the volume is divided.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _SMALL = 2**22  # largest number of cells of a dense table that is always prefer
 
 @dataclass(frozen=True)
 class Contingency:
-    """A sparse contingency table: one row for each overlapping segment and body, sorted by labels.
+    """A sparse contingency table: a row for each pair of a segment and a body that overlap.
+
+    The rows are sorted by the label of the segment, then by the label of the body.
 
     Attributes:
         segments: (n,) uint64, labels of the segmentation; negative labels modulo 2**64.
@@ -48,7 +50,7 @@ class Contingency:
         return Contingency(self.segments[kept], self.bodies[kept], self.voxels[kept])
 
     def renamed(self, segments: NDArray[np.uint64]) -> Contingency:
-        """Return the table with *segments*, (n,), as its new labels, and equal rows added up."""
+        """Return the table with new segment labels, (n,); rows with equal labels are added up."""
         return _grouped(segments, self.bodies, self.voxels)
 
     def without(self, segments: Iterable[int] = (), bodies: Iterable[int] = ()) -> Contingency:
@@ -109,7 +111,7 @@ def joined(tables: Iterable[Contingency]) -> Contingency:
 def put_table(
     store: CountStore, region: Region, table: Contingency, domain: BoundingBox | None
 ) -> Any:
-    """Store the contingency table of one task; return the stored object."""
+    """Store the contingency table of one task; return a record of the stored file."""
     arrays = {"segments": table.segments, "bodies": table.bodies, "voxels": table.voxels}
     return store.put(TaskCounts(region, arrays, {}, domain))
 
@@ -155,7 +157,6 @@ def _sum(tables: list[Contingency]) -> Contingency:
 def _grouped(
     ours: NDArray[np.uint64], truth: NDArray[np.uint64], voxels: NDArray[np.int64]
 ) -> Contingency:
-    """Return the table of label pairs; the voxels of equal pairs are added up."""
     (segments, first), (bodies, second) = _dense(ours), _dense(truth)
     codes = first * np.int64(len(bodies)) + second
     cells = len(segments) * len(bodies)
@@ -174,7 +175,6 @@ def _grouped(
 
 
 def _dense(labels: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the sorted distinct labels, and the index of each given label in this list."""
     highest = int(labels.max(initial=0))
     # A lookup table is faster than sorting, as long as it is not much larger than the array.
     if highest <= max(_SMALL, 2 * len(labels)):

@@ -3,10 +3,12 @@
 Each sum is a row of digits to base 2^16, lowest first, in int64:
 
 ```
-value = 2^offset · (d0 + d1·2^16 + d2·2^32 + ...)      all digits but the last in [0, 2^16)
+value = 2^offset · (d0 + d1·2^16 + d2·2^32 + ...)
 ```
 
-Adding rows cannot overflow before 2^47 summands. `carried` makes the representation unique again.
+In a *unique* row, each digit except the last is in [0, 2^16), so equal sums have equal rows. Rows
+are added digit by digit, so the digits of a sum can be larger. `carried` then makes the row unique
+again. Up to 2^47 rows can be added without overflow.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ FLOAT_DIGITS = 20  # 2^-149 to 2^171, for sums of at most 2^42 float32
 
 
 def of_integers(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return integers of any shape as digits, in a new last axis of `INTEGER_DIGITS`."""
+    """Return integers as digits: the result has a new last axis of length `INTEGER_DIGITS`."""
     rest = values.astype(np.int64)
     digits = np.empty((*values.shape, INTEGER_DIGITS), np.int64)
     for number in range(INTEGER_DIGITS):
@@ -45,8 +47,8 @@ def sums_of_floats(
 
     Args:
         values: (n,) float32.
-        total: function that returns the sum of each group of n integers; a group has at most 2^36
-            values.
+        total: function that divides n integers into groups, and returns the sum of each group. A
+            group must have at most 2^36 values.
     """
     mantissa, exponent = np.frexp(values)
     whole = np.ldexp(mantissa, 24).astype(np.int64)  # values = whole · 2^(exponent - 24), exactly
@@ -68,7 +70,7 @@ def sums_of_floats(
 
 
 def carried(digits: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the same sums with all digits but the last in [0, 2^16)."""
+    """Return sums as unique rows, in which each digit except the last is in [0, 2^16)."""
     result = digits.copy()
     for number in range(result.shape[-1] - 1):
         result[..., number + 1] += result[..., number] >> _BITS
@@ -77,11 +79,11 @@ def carried(digits: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def as_floats(digits: NDArray[np.int64], offset: int = 0) -> NDArray[np.float64]:
-    """Return sums as floats, which are equal for equal sums and precise to about 2^-51.
+    """Return sums as floats with a relative error of about 2^-51.
 
     Args:
-        digits: result of `carried`.
-        offset: exponent of the lowest digit.
+        digits: result of `carried`, so that equal sums give equal floats.
+        offset: exponent of 2 by which the sums are scaled; see the formula of the module.
     """
     result = np.zeros(digits.shape[:-1])
     for number in reversed(range(digits.shape[-1])):

@@ -46,15 +46,17 @@ def seeded_fragments(
 ) -> NDArray[Any]:
     """Return the fragments of a watershed, with seeds in the middle of cells.
 
-    The watershed runs on the mean affinity of each voxel (see `interior`).
+    The watershed runs on the mean affinity of each voxel (see `interior`). The *interior* is the
+    set of voxels whose mean affinity is above *interior_threshold*.
 
-    The seeds are the maxima of the smoothed distance to the nearest voxel outside the interior.
-    Distances are physical: they depend on the voxel size. In units of the shortest voxel edge, the
-    search for maxima uses a window of 7, and the smoothing has a standard deviation of 1.
+    For the seeds, the distance of each voxel to the nearest voxel outside the interior is computed
+    and smoothed. Each maximum of the result is a seed. Distances take the voxel size into account.
+    In units of the shortest voxel edge, the smoothing has a standard deviation of 1, and a maximum
+    is the largest value in a window of 7.
 
     Args:
         affinity: (3, z, y, x) in [0, 1], channel k along axis k; affinities to the lower neighbour.
-        interior_threshold: voxels whose mean affinity is above this value are the interior.
+        interior_threshold: voxels whose mean affinity is above this value belong to the interior.
         background_threshold: voxels whose mean affinity is at or below this value are background.
         voxel_size_nm: voxel size, zyx, in nm; only the ratios matter.
 

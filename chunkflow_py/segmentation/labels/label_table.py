@@ -6,11 +6,11 @@ URL/000000.npy          (n, 2) uint64, sorted by old id: old id, new id
 URL/000001.npy
 ```
 
-The table lists only ids that change. It is divided into pieces, one .npy file each. A task reads
-only the pieces that may list its ids. Ids follow the raster order of voxels, so a task needs at
-most the pieces that list ids of the z slices in its box. ``table.json`` is written last, so a table
-is either complete or absent. In a time series, each time point has a separate table; the table of
-time index 3 is in the folder ``t3``.
+The table lists only ids that change. The table is divided into pieces, one .npy file each. A task
+reads only the pieces that can contain ids of the task. Ids ascend in the raster order of voxels, so
+these pieces contain ids from the z slices of the task's box, and few others. ``table.json`` is
+written last, so a table is either complete or absent. In a time series, each time point has a
+separate table; the table of time index 3 is in the folder ``t3``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _KEPT = 256  # number of pieces in the cache of a process
 def solve(
     links: Iterable[tuple[Region, NDArray[np.uint64]]],
 ) -> dict[int | None, NDArray[np.uint64]]:
-    """Return the replacements that give each object the smallest of its labels.
+    """Return the labels to replace, so that each object gets the smallest of its labels.
 
     Args:
         links: for each task, its region and (n, 2) pairs of labels; the labels of a pair belong to
@@ -65,13 +65,13 @@ def solve(
 def write_table(
     store: Store, changes: NDArray[np.uint64], time: int | None = None, *, piece: int = PIECE
 ) -> str:
-    """Write a label table; return the checksum of its index, which depends on all pieces.
+    """Write a label table; return the checksum of ``table.json``, which depends on all pieces.
 
     Args:
         store: store of the table.
         changes: (n, 2): old id (ascending), new id.
         time: time index of the table (``None`` without a time axis).
-        piece: largest number of entries in a piece.
+        piece: limit of the number of entries in a piece.
     """
     parts = [changes[at : at + piece] for at in range(0, len(changes), piece)]
     contents = [_npy(part) for part in parts]
@@ -127,7 +127,7 @@ class LabelTable:
         raise VolumeError(msg)
 
     def new_ids(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the new ids for *ids* (ascending); ids that the table does not list are kept."""
+        """Return the new id of each of *ids* (ascending); unlisted ids stay as they are."""
         first = np.array(self.index["first"], np.uint64)
         pieces = np.searchsorted(first, ids, side="right") - 1
         new = ids.copy()
@@ -161,7 +161,7 @@ class LabelTable:
 
 
 class ObjectCount:
-    """Counter of the distinct ids of all tasks; needs 8 to 24 bytes of memory for each id."""
+    """Counts the distinct ids of all tasks, with 8 to 24 bytes of memory for each id."""
 
     def __init__(self) -> None:
         self._known: dict[int | None, NDArray[np.uint64]] = {}
@@ -176,7 +176,7 @@ class ObjectCount:
             self._merge(time)
 
     def total(self) -> int:
-        """Return the number of objects; an object counts once for each of its time points."""
+        """Return the number of distinct ids; an id counts once for each time point."""
         for time in self._new:
             self._merge(time)
         return sum(map(len, self._known.values()))
@@ -192,12 +192,13 @@ def relabelled(
     table: LabelTable,
     note: Callable[[NDArray[np.uint64]], None] | None = None,
 ) -> NDArray[np.uint64]:
-    """Return *labels* replaced by the ids of whole objects.
+    """Return an array in which each label is replaced by the id of the whole object.
 
     Args:
         labels: any shape, integers of at least 0.
         table: label table of the volume.
-        note: function called with the ids in the result; an id may occur several times.
+        note: function that is called with arrays of the ids in the result, to count objects. An id
+            may be in several of the arrays.
 
     Returns:
         The ids, same shape, uint64.

@@ -85,7 +85,7 @@ class TouchLinker:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Normalised addresses to read: the labels, and the volume that was labelled, if given."""
+        """Normalised addresses that the linker reads: of the labels, and of *values_url*."""
         urls = (self.url, self.values_url)
         return tuple(level_name(Location.parse(url), self.mip) for url in urls if url is not None)
 
@@ -184,15 +184,18 @@ class TouchLinker:
         return self.records.get(regions[0]) if regions else None
 
     def check_recorded(self) -> None:
-        """Check the first record; the other records are checked when tasks are linked."""
+        """Check that labels made as in the first record can be linked by touch.
+
+        The other records are checked when tasks are linked.
+        """
         if (labelling := self.recorded()) is not None:
             self.check_labelling(labelling)
 
     def _is_labelled(self, region: Region) -> bool:
         """Return whether a task has labelled *region*; refuse labels that cannot be linked.
 
-        Labels of other programs or older versions have no records. In this case, the voxels are
-        checked instead: different labels must not touch inside the box of one task.
+        Labels of other programs or older versions have no records. Then the voxels are checked
+        instead of the records: different labels must not touch inside the box of one task.
         """
         labelling = self.records.holding(region)
         if labelling is not None:
@@ -280,7 +283,7 @@ class OverlapLinker:
         return open_store(self.place, self.access)
 
     def prepare(self) -> None:
-        """Open the store, but do not read it: an earlier step may write the overlaps."""
+        """Open the store; read nothing, because an earlier step may not have written it yet."""
         _ = self._store
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:
@@ -296,7 +299,7 @@ class OverlapLinker:
 def solve_links(links: Store, table: Store) -> dict[str, str]:
     """Join all links into objects, and write the table of ids.
 
-    This needs about 250 bytes of memory for each linked label, and 500 bytes for each task.
+    The function needs about 250 bytes of memory for each linked label, and 500 bytes for each task.
 
     Args:
         links: store of the links that link-labels has written.

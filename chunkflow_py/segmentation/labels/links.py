@@ -5,19 +5,19 @@ the planes of voxels on both sides of the face. For connectivity 18 and 26, the 
 voxel beyond the edges of the face.
 
 ```
-            | task           Voxels p and q of two tasks touch across a face. Along one axis, q is
-     - - - -+--------        the first voxel of its task, and p lies one voxel below q. So the task
-        p   |                of q reads both voxels, whatever boxes the other tasks have.
-     -------+--------
-            | q
+            |                Voxels p and q belong to two tasks, and touch at an edge. Along one
+        p   |                axis, q is the first voxel of its task, and p lies one voxel below q.
+     -------+--------        So p is in a plane that the task of q reads. This is true for boxes of
+            | q              any size.
+            |
 ```
 
-Segments of agglomerate are linked by overlap: each task also labels a margin around its box, and
-the segments of two tasks are compared where both have labelled; see `overlap_pairs`.
+Segments of agglomerate are linked by overlap. Each task also labels a margin around its box. The
+segments of two tasks are compared in the voxels that both tasks have labelled; see `overlap_pairs`.
 
 The links of a task are stored as an npz file without pickles. Its array ``pairs``, (n, 2) uint64,
-contains each pair once, the smaller label first. Its array ``about`` is the linking method as JSON
-in UTF-8.
+contains each pair once, the smaller label first. Its array ``about`` contains a description of the
+linking method, as JSON in UTF-8.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ def check_no_touch(
 ) -> None:
     """Check that different labels do not touch in a plane of voxels inside one task.
 
-    A labelling task gives touching voxels the same label. Different labels that touch were
-    therefore made by several smaller tasks, whose common faces would not be linked.
+    A labelling task gives touching voxels the same label. So if different labels touch, the labels
+    were made by several smaller tasks, and labels at the faces between these tasks would not be
+    linked.
 
     Args:
         plane: (a, b) labels, 0 for background.
@@ -142,7 +143,7 @@ def _touching(pair: NDArray[Any], box: BoundingBox) -> str:
 
 
 def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) -> None:
-    """Check that two tasks have not used the same id; else different objects would become one.
+    """Check that two tasks have not used the same id, because that would merge two objects.
 
     Args:
         first: labels of one task, 0 for background; any shape.
@@ -150,7 +151,7 @@ def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) 
         region: region of the task whose lower face lies between *first* and *second*.
 
     Raises:
-        ChunkError: both tasks have used an id.
+        ChunkError: an id occurs in the labels of both tasks.
     """
     shared = np.intersect1d(first, second)
     shared = shared[shared != 0]
@@ -168,20 +169,21 @@ def overlap_pairs(
 ) -> NDArray[np.uint64]:
     """Return the pairs of labels of two tasks that overlap enough to be one segment.
 
-    Two labels are linked if
+    Two labels a and b are linked if
 
-    - each shares more voxels with the other than with any third label (the smallest label wins a
-      tie),
-    - the number of voxels that they share is at least *voxels*, and
-    - the mean of two fractions is at least *fraction*: the shared voxels as a fraction of the
-      voxels of each label, in the region that both tasks have labelled.
+    - b is the label that shares the most voxels with a, and a is the label that shares the most
+      voxels with b (among equal numbers, the smallest label is chosen),
+    - a and b share at least *voxels* voxels, and
+    - the mean of n / A and n / B is at least *fraction*, where n is the number of voxels that a and
+      b share, and A and B are the numbers of voxels of a and of b. Only voxels that both tasks have
+      labelled are counted.
 
-    cluster_tools (C. Pape) also stitches blocks by mutual best partners above a mean overlap.
+    cluster_tools (C. Pape) has a similar rule: mutual best partners with a minimum mean overlap.
 
     Args:
         first: labels of one task, 0 for background; any shape.
         second: labels that the other task gave to the same voxels.
-        fraction: smallest mean of the two fractions, from 0 to 1.
+        fraction: smallest mean overlap, as a fraction from 0 to 1.
         voxels: smallest number of shared voxels, at least 1.
 
     Returns:
@@ -211,7 +213,7 @@ def distinct(pairs: NDArray[Any]) -> NDArray[np.uint64]:
 def lower_slab(
     box: BoundingBox, bounds: BoundingBox, axis: int, connectivity: Connectivity
 ) -> BoundingBox | None:
-    """Return the box that a task reads at a lower face: the two planes of voxels beside the face.
+    """Return the box that a task reads at a lower face: one plane of voxels on each side.
 
     Args:
         box: box of the task.
@@ -221,7 +223,7 @@ def lower_slab(
             beyond the edges of the face.
 
     Returns:
-        The box; ``None`` if the face is a face of the volume.
+        The box; ``None`` if the face lies on the boundary of the volume.
     """
     if box.start[axis] <= bounds.start[axis]:
         return None
@@ -244,7 +246,8 @@ def encoded_links(pairs: NDArray[np.uint64], about: Mapping[str, Any]) -> bytes:
 
     Args:
         pairs: (n, 2) labels.
-        about: description of the linking method, for JSON; equal for all tasks of a volume.
+        about: description of the linking method, stored as JSON. It must be equal for all tasks of
+            a volume.
     """
     text = json.dumps({"format": FORMAT, **about}, sort_keys=True).encode()
     return encoded(pairs=pairs, about=np.frombuffer(text, np.uint8))
@@ -274,8 +277,8 @@ def links_in(
                 first = first or (key, about)
                 if about != first[1]:
                     msg = (
-                        f"links {key} and {first[0]} of {store.url} were found by different "
-                        f"methods, {about} and {first[1]}; remove the links of one method"
+                        f"links {key} of {store.url} were made with the method {about}, but links "
+                        f"{first[0]} with {first[1]}; remove the links of one method"
                     )
                     raise VolumeError(msg)
                 yield Region.parse(key.removesuffix(SUFFIX)), arrays["pairs"]
@@ -291,13 +294,13 @@ def encoded(**arrays: NDArray[Any]) -> bytes:
 def decoded(
     data: bytes | None, address: str, *names: str, most: int = ARRAYS_BYTES
 ) -> dict[str, NDArray[Any]]:
-    """Return the named arrays of an npz file; nothing is unpickled.
+    """Return the arrays *names* of an npz file, by name; nothing is unpickled.
 
     Args:
         data: content of the file; ``None`` if it is missing.
         address: address of the file, for messages.
         names: names of the arrays.
-        most: largest number of bytes of all arrays in the file.
+        most: limit of the total size of the arrays in the file, in bytes.
 
     Raises:
         VolumeError: the file is missing or damaged.
@@ -313,14 +316,12 @@ def decoded(
 
 
 def _shifted(*shift: int) -> tuple[slice, ...]:
-    """Return slices that select the voxels whose neighbour at *shift* lies in the array."""
     return tuple(slice(max(0, -s), -s if s > 0 else None) for s in shift)
 
 
 def _different(
     first: NDArray[Any], second: NDArray[Any], same: NDArray[np.bool_] | None
 ) -> NDArray[Any]:
-    """Return the pairs of labels at voxels where the arrays have different labels, both not 0."""
     meet = (first != 0) & (second != 0) & (first != second)
     if same is not None:
         meet &= same
@@ -329,7 +330,7 @@ def _different(
 
 
 def _best(codes: NDArray[Any], shared: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return a mask that selects for each code the first of its cells with the most voxels."""
+    # For each code, select the entry with the most shared voxels, the first of equal ones.
     order = np.lexsort((np.arange(len(codes)), -shared, codes))
     first = np.ones(len(codes), bool)
     first[1:] = codes[order][1:] != codes[order][:-1]

@@ -1,9 +1,10 @@
 """Mutex watershed: segments from attractive and repulsive affinities.
 
-Affinities above a limit attract, and affinities below it repel. The pairs of voxels are processed
-from the affinity farthest from the limit to the nearest one. An attractive pair unites the clusters
-of its two voxels, unless an earlier repulsive pair has separated these clusters (Wolf et al. 2020,
-arXiv:1904.12654). The library mwatershed does this.
+Affinities above a limit attract, and affinities below the limit repel. The pairs of voxels are
+processed in the order of the absolute difference between affinity and limit, the largest first.
+An attractive pair unites the clusters of its two voxels, unless an earlier repulsive pair has
+separated these clusters (Wolf et al. 2020, arXiv:1904.12654). The library mwatershed runs this
+algorithm.
 
 The result depends on all voxels of the chunk, so it changes with the division into tasks.
 """
@@ -33,12 +34,12 @@ def mutex_watershed(
     """Return the segments of one chunk.
 
     Args:
-        affinity: (c, z, y, x), floating point in [0, 1], or an unsigned integer type that is
-            divided by its maximum. The value of channel c at a voxel is the affinity between this
-            voxel and the voxel at the offset ``offsets[c]`` from it. Pairs with voxels outside of
-            the array are ignored.
+        affinity: (c, z, y, x), floating point in [0, 1], or unsigned integers. Integers are divided
+            by the maximum of their type, such as 255 for uint8. The value of channel c at voxel v
+            is the affinity between the voxels v and v + ``offsets[c]``. Pairs with voxels outside
+            of the array are ignored.
         offsets: offset of each channel, z, y, x, in voxels.
-        threshold: affinities above 1 - *threshold* attract, and those below it repel.
+        threshold: affinities above 1 - *threshold* attract, and affinities below this limit repel.
 
     Returns:
         (z, y, x) labels, in no particular order; 0 for voxels without an attractive affinity. The

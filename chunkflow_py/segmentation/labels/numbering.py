@@ -6,7 +6,7 @@ pieces    .  a  a  . | .  b  b  b          the id of a piece is the number of it
 ids       0  2  2  0 | 0  6  6  6          plus 1: a is 2, b is 6
 ```
 
-A piece is the part of an object in one task. A task takes ids only from voxels in its box, and the
+A piece is the part of an object in one task. A task makes ids only from voxels in its box, and the
 boxes of tasks do not overlap. Therefore, all ids differ. They are below 2**64 if the volume has
 fewer than 2**64 voxels. When the pieces of an object are joined later, the smallest id is that of
 the object's first voxel, for any division into tasks.
@@ -37,8 +37,8 @@ def global_ids(
     """Replace the labels of a task by ids that are unique in the volume.
 
     Args:
-        labels: (z, y, x) 1 to N, 0 for background.
-        box: box of *labels*.
+        labels: (z, y, x) labels from 1 to N, 0 for background.
+        box: box of *labels*, global, in voxels.
         core: the part of *box* that belongs to this task alone. A label without a voxel in *core*
             becomes background, because it belongs to a neighbouring task.
         domain: bounds of the volume.
@@ -108,7 +108,10 @@ class Numbering:
         return self._decided if self.is_global is None else self.is_global
 
     def prepare(self, outline: Any) -> None:
-        """Choose the numbering, and read the volume's bounds from *outline*, an `Outline`.
+        """Choose the numbering, and store the bounds of the volume.
+
+        Args:
+            outline: `Outline` of the pipeline: the bounds of the volume and the box of all tasks.
 
         Raises:
             OptionError: the bounds are unknown, or tasks lie outside them.
@@ -157,7 +160,7 @@ class Numbering:
         return why is None
 
     def _stored_type(self, outline: Any) -> str:
-        """Return the dtype of the existing output volumes if it can hold all ids, else uint64."""
+        # The dtype of the existing output volumes if all ids fit into this dtype, else uint64.
         stored = {name for name in outline.saved_as if self._known and _holds(name, self._known)}
         return stored.pop() if len(stored) == 1 else "uint64"
 
@@ -167,7 +170,7 @@ class Numbering:
         """Return the labels of a chunk unchanged, or with ids that are unique in the volume.
 
         Args:
-            labels: (z, y, x) 1 to N, 0 for background; same extent as *chunk*.
+            labels: (z, y, x) labels from 1 to N, 0 for background; same extent as *chunk*.
             chunk: chunk from which the labels were made.
             bbox: box of the task, without margins (default: the chunk's box).
 
@@ -181,7 +184,7 @@ class Numbering:
         if self._known is not None and domain != self._known:
             msg = (
                 f"chunk {chunk.bbox} comes from a volume with the bounds {domain}, but ids are "
-                f"numbered for the bounds {self._known}, so they would not be unique; add "
+                f"numbered for the bounds {self._known}, so the ids would not be unique; add "
                 f"--domain {self._known}"
             )
             raise ChunkError(msg)
@@ -190,6 +193,5 @@ class Numbering:
 
 
 def _holds(dtype: str, domain: BoundingBox) -> bool:
-    """Return whether *dtype* can represent the numbers of all voxels of a volume."""
     kind = np.dtype(dtype)
     return kind.kind in "iu" and domain.voxels <= np.iinfo(kind).max

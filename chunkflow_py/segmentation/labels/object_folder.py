@@ -3,11 +3,11 @@
 ```
 seg/info                        info file of the volume: {"mesh": "mesh_mip_0_err_40", ...}
 seg/mesh_mip_0_err_40/info      info file of the folder: {"@type": "neuroglancer_legacy_mesh"}
-seg/mesh_mip_0_err_40/7:0:...   gzipped file, marked as such by the header Content-Encoding in a
-                                cloud, and by the suffix .gz on a local disk
+seg/mesh_mip_0_err_40/7:0:...   gzipped file of object 7. In a cloud, the header Content-Encoding
+                                is gzip. On a local disk, the name has the suffix .gz.
 ```
 
-The names in this module's arguments and results have no suffix .gz.
+Functions of this module accept and return names without the suffix .gz.
 """
 
 from __future__ import annotations
@@ -122,7 +122,11 @@ class ObjectFolder:
     def update_all(
         self, changes: dict[str, Callable[[dict[str, Any] | None], dict[str, Any]]]
     ) -> None:
-        """Update several JSON files in parallel, each with its entry in *changes*; see `update`."""
+        """Change several JSON files in parallel.
+
+        Args:
+            changes: for each name of a file, the function that `update` calls with its content.
+        """
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
             deque(pool.map(lambda change: self.update(*change), changes.items()), maxlen=0)
 
@@ -135,17 +139,17 @@ class ObjectFolder:
         return sorted({key.removesuffix(_ENDING) for key in self._store.list(prefix)})
 
     def walk(self) -> Iterator[str]:
-        """Yield the names of all files while the store lists them, in any order."""
+        """Yield the names of all files, in any order, without waiting for the complete list."""
         return (key.removesuffix(_ENDING) for key in self._store.list())
 
     def update(self, name: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
-        """Change a JSON file; concurrent updates are not lost.
+        """Change a JSON file, so that no change of a concurrent process is lost.
 
         Args:
             name: name of the file.
-            change: function that takes the old content, ``None`` if the file does not exist, and
-                returns the new content. The function must not modify the old content, and may be
-                called several times.
+            change: function of the old content (``None`` if the file does not exist) that returns
+                the new content. The function must not modify the old content. It is called again
+                if another process has changed the file in between.
         """
         if (old := self.read_json(name)) is not None and change(old) == old:
             return
@@ -165,7 +169,7 @@ class ObjectFolder:
         return None if data is None else _object(data, f"{self.url}/{name}")
 
     def describe(self, info: dict[str, Any]) -> bool:
-        """Write the info file unless it exists; return whether this call wrote it.
+        """Write the info file if there is none; return whether it was written.
 
         Raises:
             VolumeError: the ``@type`` of the existing file differs.
@@ -175,21 +179,23 @@ class ObjectFolder:
             return self._store.put_if_absent("info", as_json(info))
         if present.get("@type") != info["@type"]:
             msg = (
-                f"{self.url} contains {present.get('@type')}, not {info['@type']}; choose another "
-                "folder"
+                f"{self.url} has files of the type {present.get('@type')}, not {info['@type']}; "
+                "choose another folder"
             )
             raise VolumeError(msg)
         return False
 
 
 def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
-    """Return the folder of a volume's meshes or skeletons, or the folder *url* itself.
+    """Return the folder of meshes or skeletons at *url*.
+
+    The info file of a precomputed volume names the folder. Any other *url* is the folder itself.
 
     Args:
-        url: address of a precomputed volume, whose info file has ``scales``, or of any other
-            folder.
-        role: key under which the volume's info file names the folder.
-        default: name to record in the info file if the file names no folder yet.
+        url: address of a precomputed volume, whose info file has ``scales``, or of a folder.
+        role: ``mesh`` or ``skeletons``, the key of the folder's name in the info file.
+        default: name of the folder if the info file names no folder yet. The name is then written
+            to the info file.
 
     Raises:
         VolumeError: the info file names no folder and *default* is ``None``, or the info file is
@@ -211,16 +217,17 @@ def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
 
 
 def fragment_folder(url: str, role: Role, default: str | None = None) -> ObjectFolder:
-    """Return the folder of a volume's fragments, or the folder *url* itself; see `folder_of`.
+    """Return the folder of fragments (parts of meshes or skeletons) at *url*; see `folder_of`.
 
-    The info file may name a folder that was made from the fragments: its name has a suffix.
+    If the info file names a folder of shards or of multi-resolution meshes, the result is the
+    folder of fragments from which that folder was made.
     """
     folder = folder_of(url, role, default)
     return ObjectFolder(folder.url.removesuffix(MULTIRES).removesuffix(SHARDED))
 
 
 def record_folder(url: str, role: Role, folder: ObjectFolder) -> None:
-    """Record *folder* in the info file of the volume at *url*, if *url* is a volume."""
+    """Write the name of *folder* to the info file at *url*, if *url* is a volume."""
     place = ObjectFolder(url)
     if "scales" in (place.read_json("info") or {}):
         name = folder.url.removeprefix(f"{place.url.rstrip('/')}/")
@@ -257,8 +264,8 @@ def _object(data: bytes, address: str) -> dict[str, Any]:
         content = None
     if not isinstance(content, dict):
         msg = (
-            f"{address} is not a JSON object: the file is damaged, or of another kind; check the "
-            "address, or create the file again"
+            f"{address} is damaged, or is not a JSON file with an object; check the address, or "
+            "create the file again"
         )
         raise VolumeError(msg)
     return content
@@ -268,7 +275,7 @@ def _unpacked(data: bytes, address: str) -> bytes:
     """Return *data*, unpacked if it is gzipped.
 
     Raises:
-        VolumeError: the unpacked data is larger than any file of meshes or skeletons can be.
+        VolumeError: the unpacked data is larger than that of any file of meshes or skeletons.
     """
     if data[:3] != b"\x1f\x8b\x08":
         return data
@@ -282,7 +289,7 @@ def _unpacked(data: bytes, address: str) -> bytes:
 
 
 def objects_below(url: str) -> Output:
-    """Return the `Output` that stands for all files below *url* in the records of a run."""
+    """Return the `Output` by which a run records that it writes files below *url*."""
     return Output("objects", f"{open_store(url).url.rstrip('/')}/")
 
 
@@ -290,7 +297,7 @@ def named_after(prefix: str) -> tuple[ObjectFolder, str]:
     """Split *prefix* into a folder and the start of the file names in this folder.
 
     Args:
-        prefix: path or URL; an existing folder needs no slash at its end.
+        prefix: path or URL. If it is an existing local folder, it needs no slash at its end.
     """
     is_local = "://" not in prefix or prefix.startswith("file://")
     path = prefix.removeprefix("file://")

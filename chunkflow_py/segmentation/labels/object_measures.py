@@ -1,4 +1,4 @@
-"""Measures of the objects of a label volume: measured by tasks, then summed without rounding.
+"""Measure the objects of a label volume in tasks, and sum the results without rounding.
 
 ```
 labels, image   ->  runs of equal labels along x  ->  sums per label  ->  one file per task
@@ -42,7 +42,7 @@ class ObjectMeasures:
         labels: (n,) uint64.
         voxels: (n,) number of voxels.
         low: (n, 3) first voxel of the bounding box, zyx.
-        high: (n, 3) voxel after the bounding box, zyx.
+        high: (n, 3) last voxel of the bounding box plus 1, zyx.
         places: (n, 3, digits) sums of the voxels' coordinates; see `exact_sums`.
         counted: (n, channels) number of voxels with a finite intensity.
         totals: (n, channels, digits) sums of the intensities.
@@ -73,13 +73,13 @@ class ObjectMeasures:
 
 
 def measure(labels: Chunk, region: Region, image: Chunk | None = None) -> TaskCounts:
-    """Return the measures of the objects inside *region*, ready to be stored.
+    """Measure the parts of objects inside *region*, and return the results in a storable form.
 
     Args:
         labels: labels, (z, y, x) or (1, z, y, x); 0 is background.
         region: region to measure, inside both chunks.
-        image: intensities, (z, y, x) or (c, z, y, x): integers of up to 32 bits, or floats, which
-            are rounded to float32. NaN and infinity are left out; -0 counts as 0.
+        image: intensities, (z, y, x) or (c, z, y, x), as integers of up to 32 bits or floats.
+            Floats are rounded to float32. NaN and infinity are ignored; -0 counts as 0.
 
     Raises:
         ChunkError: the voxels are not labels, or the image has integers of 64 bits.
@@ -204,10 +204,10 @@ def check_intensities(dtype: np.dtype[Any]) -> None:
 
 
 def summed(parts: Iterable[ObjectMeasures]) -> ObjectMeasures | None:
-    """Return the measures of the objects of several tasks together; ``None`` without tasks.
+    """Return the measures of whole objects, summed over tasks; ``None`` if there are no tasks.
 
-    While it runs, this needs about 1.1 kB of memory for each object with one channel of integers;
-    each further channel needs 0.3 kB, or 0.8 kB for floats.
+    For one channel of integers, the function needs about 1.1 kB of memory for each object. Each
+    further channel needs 0.3 kB for each object if it contains integers, or 0.8 kB for floats.
     """
     whole: ObjectMeasures | None = None
     waiting: list[ObjectMeasures] = []
@@ -248,7 +248,7 @@ def columns_of(
     voxel_size_nm: tuple[float, float, float],
     channel_names: Sequence[str] = (),
 ) -> dict[str, NDArray[Any]]:
-    """Return the table of objects: name of the column -> values, sorted by label.
+    """Return the table of objects as a dictionary from column name to values, sorted by label.
 
     | column | meaning |
     |---|---|
@@ -256,16 +256,16 @@ def columns_of(
     | voxels, volume_um3 | number of voxels; volume in cubic micrometres |
     | z_start ... x_stop | bounding box in voxels; stop is exclusive |
     | z_centroid ... | mean of the voxel coordinates, in voxels |
-    | z_nm ... | centroid in nanometres; voxel i extends from i to i + 1 times the voxel size |
+    | z_nm ... | centroid in nanometres; voxel i extends from i · size to (i + 1) · size |
     | touches_border | 1 if the box touches the bounds of the volume, else 0 |
-    | mean, min, max | of the intensities; NaN if the object has none |
-    | mean_NAME, min_NAME, max_NAME | the same for each channel, if there are several |
+    | mean, min, max | of the finite intensities of the object; NaN if there are none |
+    | mean_NAME, min_NAME, max_NAME | mean, min, max of each channel, if there are several |
 
     Args:
         measures: measures of all objects of the volume.
         bounds: bounds of the volume.
         voxel_size_nm: size of a voxel, nanometres, zyx.
-        channel_names: one name per channel of the image (default: numbers).
+        channel_names: name of each channel of the image (default: numbers).
     """
     z, y, x = voxel_size_nm
     found: dict[str, NDArray[Any]] = {

@@ -1,4 +1,4 @@
-"""Shards of meshes or skeletons: each shard stores the objects with the same hash of their ids.
+"""Shards of meshes or skeletons: a shard is a file of all objects whose ids have the same hash.
 
 ```
 seg/mesh_mip_0_err_40/ID:0:BOX          fragments, in any number of files for each object
@@ -6,10 +6,11 @@ seg/mesh_mip_0_err_40_sharded/info      {"@type": ..., "sharding": {...}}
 seg/mesh_mip_0_err_40_sharded/0.shard   | shard index | data, entry ... | minishard indices |
 ```
 
-The hash divides any ids evenly. A task writes one whole shard: it lists the folder of fragments,
-and joins the objects of its shard one after the other. Therefore, the bytes of a shard depend only
-on its objects, and a task needs memory for one shard and one object. The region of a task is a box:
-the box of shard 5 is 5-6_0-1_0-1.
+The hash divides the objects evenly, whatever their ids are. Each task writes one whole shard. The
+task lists the folder of fragments, and joins the fragments of each object of its shard, one object
+after the other. Therefore, the bytes of a shard depend only on its objects, and a task needs memory
+for one shard and one object. Like other tasks, such a task is named by a box: the task of shard 5
+has the box 5-6_0-1_0-1.
 
 Format: `chunkflow_py.volume.precomputed.sharding`.
 """
@@ -54,8 +55,9 @@ class Entry(NamedTuple):
 
     Attributes:
         label: id of the object.
-        content: content that a reader finds by the id.
-        lead: data that are stored directly in front of the content.
+        content: bytes that a reader gets for the id.
+        lead: bytes that are stored directly before the content, such as the fragments to which a
+            multi-resolution manifest refers.
     """
 
     label: int
@@ -64,7 +66,7 @@ class Entry(NamedTuple):
 
 
 def sharding_of(shards: int, *, gzip_data: bool = True) -> Sharding:
-    """Return the sharding of objects into a number of shards.
+    """Return the sharding parameters that divide objects into a number of shards.
 
     Raises:
         OptionError: *shards* is not a power of two, or too large.
@@ -92,24 +94,24 @@ def shard_plan(shards: int, number: int | None = None) -> GridPlan:
     """
     sharding_of(shards)
     if number is not None and not 0 <= number < shards:
-        msg = f"there is no shard {number}: --shards {shards} numbers them from 0 to {shards - 1}"
+        msg = f"there is no shard {number}; with --shards {shards}, give 0 to {shards - 1}"
         raise OptionError(msg)
     grid = BoxGrid(Zyx(0, 0, 0), _ONE, _ONE, Zyx(shards, 1, 1))
     return GridPlan(grid, indexes=None if number is None else range(number, number + 1))
 
 
 class ObjectShards:
-    """The shards of the objects of a segmentation, made from the fragments of tasks.
+    """Writes meshes or skeletons in shards, from the fragments that other tasks have stored.
 
     Args:
         fragments: folder of the fragments.
-        parts: number of parts of a fragment's name; see `by_object`.
-        command: name of the command that makes fragments.
-        info: info file of the shards, without the sharding.
+        parts: number of parts of a fragment's name that colons separate; see `by_object`.
+        command: name of the command that makes fragments, for messages.
+        info: content of the info file of the shards, without the entry ``sharding``.
         count: number of shards.
-        gzip_data: whether to gzip each entry.
-        beside: the folder of shards has the name of this folder and a suffix (default:
-            *fragments*).
+        gzip_data: whether to gzip the content of each object.
+        beside: folder to whose name a suffix is added to make the name of the folder of shards
+            (default: *fragments*).
 
     Attributes:
         count: number of shards.
@@ -150,7 +152,7 @@ class ObjectShards:
             raise VolumeError(msg)
 
     def number_of(self, box: BoundingBox) -> int:
-        """Return the number of the shard that the box of a task stands for.
+        """Return the number of the shard that a task writes, from the box of the task.
 
         Raises:
             OptionError: *box* does not belong to a task of `shard_plan`.
@@ -159,17 +161,17 @@ class ObjectShards:
         if box != BoundingBox.from_size((number, 0, 0), _ONE) or not 0 <= number < self.count:
             last = self.count - 1
             msg = (
-                f"task {box} stands for no shard: --shards {self.count} makes shards 0 to "
-                f"{last}; give boxes from 0-1_0-1_0-1 to {last}-{last + 1}_0-1_0-1"
+                f"task {box} is not the box of a shard; with --shards {self.count}, give boxes "
+                f"from 0-1_0-1_0-1 (shard 0) to {last}-{last + 1}_0-1_0-1 (shard {last})"
             )
             raise OptionError(msg)
         return number
 
     def fragments(self, shard: int) -> dict[int, list[str]]:
-        """Return the fragment names of a shard, grouped by object id; ids and names are sorted.
+        """Return the names of the fragments of each object in a shard; ids and names are sorted.
 
         Raises:
-            VolumeError: an id has more than 64 bits.
+            VolumeError: the id in a file name has more than 64 bits.
         """
         names = self._fragments.walk()
         found: dict[int, set[str]] = {}
@@ -221,7 +223,7 @@ def read_shards(folder: ObjectFolder, document: Mapping[str, Any]) -> Iterator[t
 
     Args:
         folder: folder of the shards.
-        document: the sharding of the info file.
+        document: the entry ``sharding`` of the info file.
 
     Raises:
         VolumeError: the sharding is not supported, or a shard is damaged.
@@ -229,7 +231,10 @@ def read_shards(folder: ObjectFolder, document: Mapping[str, Any]) -> Iterator[t
     try:
         sharding = Sharding.parse(document)
     except (LookupError, TypeError, ValueError) as error:
-        msg = f"the info file of {folder.url} has a sharding that cannot be read: {error}"
+        msg = (
+            f"the info file of {folder.url} has a sharding that cannot be read: {error}; create "
+            "the shards again"
+        )
         raise VolumeError(msg) from error
     for name in folder.names():
         if name.endswith(".shard") and (data := folder.get(name)) is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def mask_out(
     labels: NDArray[Any], least_voxels: int = 0, selected: Collection[int] | None = None
 ) -> NDArray[Any]:
-    """Return *labels* in which all small or unselected objects are set to 0.
+    """Return a copy of *labels* in which small and unselected objects are set to 0.
 
     Args:
         labels: any shape, integers; 0 is background.
@@ -108,22 +108,23 @@ def _number(value: Any) -> int:
 
 
 def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
-    """Fill the holes of objects: background that a single object encloses.
+    """Fill the holes of objects: background that is enclosed by one object.
 
     An object encloses a hole if every path from the hole to the boundary of the array passes
     through that object. A path goes from voxel to voxel through shared faces. Other objects inside
-    the hole do not change. Background between several objects is not a hole, unless one of these
-    objects encloses the other objects, too.
+    the hole do not change. Background between several objects is a hole only if one of these
+    objects encloses the background and all the other objects.
 
     ```
     1 1 1 1        1 1 1 1
-    1 0 0 1   ->   1 1 1 1      this background touches a single object and no face of the array:
-    1 1 0 1        1 1 1 1      it is filled without examining the object
+    1 0 0 1   ->   1 1 1 1
+    1 1 0 1        1 1 1 1
     1 1 1 1        1 1 1 1
     ```
 
-    An object is examined, within its bounding box, only if it touches background that also touches
-    other objects.
+    Background that touches only one object, and no face of the array, is filled at once. If
+    enclosed background touches several objects, each of these objects is examined within its
+    bounding box, which takes longer.
 
     Args:
         labels: (z, y, x) integers, 0 is background.
@@ -182,17 +183,8 @@ def check_labels(labels: NDArray[Any]) -> None:
 
 
 def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return the 6-connected components of *background*, and whether each is enclosed.
-
-    The library fill-voids does the same, but also fills some voxels on edges of the array.
-
-    Args:
-        background: (z, y, x).
-
-    Returns:
-        Numbers of the components (z, y, x), 0 outside the background; and for each number, whether
-        the component is enclosed. An enclosed component touches no face of the array.
-    """
+    # The 6-connected components of *background*, and for each, whether it touches no face of the
+    # array. The library fill-voids also fills some voxels on edges of the array.
     import cc3d
 
     pieces = cc3d.connected_components(background, connectivity=6)
@@ -205,7 +197,6 @@ def _inner_pieces(background: NDArray[np.bool_]) -> tuple[NDArray[Any], NDArray[
 
 
 def _beside(places: NDArray[np.int64], shape: tuple[int, ...]) -> Iterator[NDArray[np.int64]]:
-    """Yield the flat indices of each inner voxel's face neighbours, one direction at a time."""
     for axis in range(3):
         step = int(np.prod(shape[axis + 1 :]))
         yield places - step

@@ -5,16 +5,16 @@ A later step links the labels; see `labels.links.overlap_pairs`.
 ```
 task A   |-----------|mmm|                       m: margin that a task reads beyond its box
 task B           |mmm|-----------|
-stored by A      |---|mmm|                       both have labelled these voxels
-stored by B      |mmm|---|
+stored by A      |---|mmm|                       labels that A has given to the common voxels
+stored by B      |mmm|---|                       labels that B has given to the common voxels
 ```
 
 Each task writes one file for each face that it shares with another task. The file name consists of
 the first voxel above the face, the axis, and the side of the face on which the task lies:
 ``64_0_128.z.below.npz``, ``64_0_128.z.above.npz`` (with the prefix ``t3_`` for time index 3). The
-file is an npz file without pickles. Its array ``offset`` is the position of the first voxel, zyx.
-``ids`` are the distinct labels, uint64. ``codes``, (z, y, x), has an index into ``ids`` for each
-voxel.
+file is an npz file without pickles, with three arrays. ``offset`` is the position of the first
+stored voxel, zyx. ``ids`` are the distinct labels, uint64. ``codes``, (z, y, x), contains an index
+into ``ids`` for each voxel.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
 
     Args:
         chunk: labels of a task and of a margin around it.
-        core: box of the task. Its faces inside the chunk's domain are shared with other tasks.
+        core: box of the task. A face of the box that is not a face of the domain (the bounds of
+            the volume) is shared with another task.
 
     Yields:
-        Axis of the face, first voxel above the face, side on which the task lies, and the labels on
-        both sides of the face.
+        For each shared face: its axis, the first voxel above the face, the side on which the task
+        lies, and the labels of this task on both sides of the face.
 
     Raises:
         GeometryError: the chunk does not extend beyond a shared face.
@@ -91,7 +92,7 @@ def save_overlaps(store: Store, chunk: Chunk, region: Region) -> None:
 
     Args:
         store: store of the overlaps.
-        chunk: (z, y, x) labels of the task and its margin, ids unique in the volume.
+        chunk: (z, y, x) labels of the task and its margin; must be unique in the volume.
         region: region of the task.
 
     Raises:
@@ -113,7 +114,7 @@ def linked_by_overlap(
 ) -> list[NDArray[np.uint64]]:
     """Return the links across the three lower faces of a task.
 
-    A neighbouring task without a file was skipped, and has no segments to link.
+    If the neighbouring task at a face has no file, it was skipped, so there is nothing to link.
 
     Args:
         store: store of the overlaps.

@@ -29,8 +29,8 @@ def with_partners(
         synapses: T-bars, some with postsynaptic points.
         points: candidates for postsynaptic points, with confidences.
         max_distance: largest distance from a T-bar to its postsynaptic points, in voxels.
-        max_number: largest number of points for each T-bar. Points of the highest confidence are
-            chosen first; among points of equal confidence, the nearest are chosen first.
+        max_number: limit of the number of points for each T-bar. Points of the highest confidence
+            are chosen first. Among points of equal confidence, the nearest are chosen first.
 
     Raises:
         MissingExtraError: SciPy is not installed.
@@ -65,7 +65,7 @@ def with_partners(
 
 
 def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rank of each item in its group, from 0.
+    """Return the rank of each item in its group, sorted by *keys*; the first item has rank 0.
 
     Args:
         group: (n,) number of the group of each item.
@@ -84,15 +84,16 @@ def doubled(
 ) -> NDArray[np.bool_]:
     """Return a mask of the postsynaptic points that are duplicates of another point.
 
-    Points within *distance* of each other on the same object are one contact. Only one of them is
-    kept: the point nearest to its T-bar. Points are examined by increasing distance to their T-bar.
-    A point is a duplicate if a kept point on the same object lies within *distance*.
+    Several points close together on one object probably mark one contact. The points are examined
+    in the order of their distance to their T-bar, the nearest first. Protected points come before
+    all others. A point is a duplicate if an earlier point that is not a duplicate lies within
+    *distance* on the same object.
 
     Args:
         synapses: synapses with m postsynaptic points.
         objects: (m,) label of the object that contains each point, 0 if no object does.
-        distance: largest distance between points of one contact, in voxels.
-        protected: (m,) bool: points that are always kept.
+        distance: largest distance between a duplicate and the other point, in voxels.
+        protected: (m,) bool, true for points that must not be marked as duplicates.
 
     Returns:
         (m,) bool: true for duplicates.

@@ -7,8 +7,9 @@ With two digits, there are a hundred tasks, 0 to 99. Two of these tasks are:
 70     objects 70, 700 to 709, 7000 to 7099, ...
 ```
 
-Each object belongs to one task, and a store can list the files of a task by the prefix of their
-names. The region of a task is a box: the box of task 70 is 70-71_0-1_0-1.
+Each object belongs to one task. The names of an object's files begin with its id, so a store can
+list the files of a task by prefix. Like other tasks, such a task is named by a box: task 70 has the
+box 70-71_0-1_0-1.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def prefix_plan(digits: int, number: int | None = None) -> GridPlan:
 
 
 def prefix_of(box: BoundingBox, digits: int) -> str | None:
-    """Return the prefix of the file names of a task; ``None`` if no id has the prefix.
+    """Return the prefix of a task, from its box; ``None`` if no id can have this prefix.
 
     Raises:
         OptionError: *box* does not belong to a task of `prefix_plan`.
@@ -70,13 +71,13 @@ def prefix_of(box: BoundingBox, digits: int) -> str | None:
 def fragments_of(
     folder: ObjectFolder, prefix: str | None, parts: int, command: str
 ) -> dict[int, list[str]]:
-    """Return the fragment names of a task, grouped by object id; ids and names are sorted.
+    """Return the names of the fragments of each object of a task; ids and names are sorted.
 
     Args:
         folder: folder of the fragments.
         prefix: prefix of the names; ``None`` if no id has the prefix.
-        parts: number of parts of a fragment's name; see `by_object`.
-        command: name of the command that makes fragments.
+        parts: number of parts of a fragment's name that colons separate; see `by_object`.
+        command: name of the command that makes fragments, for messages.
 
     Raises:
         VolumeNotFoundError: the folder has neither fragments nor an info file.
@@ -89,7 +90,7 @@ def fragments_of(
 
 
 def no_fragments(folder: ObjectFolder, command: str) -> VolumeNotFoundError:
-    """Return the error for a folder without fragments of *command*."""
+    """Return the error to raise for a folder without fragments of the command *command*."""
     msg = f"{folder.url} has no fragments of {command}; check the URL, or run {command} first"
     return VolumeNotFoundError(msg)
 
@@ -99,7 +100,8 @@ def by_object(names: Iterable[str], parts: int) -> dict[int, list[str]]:
 
     Args:
         names: names of files; files that are not fragments are ignored.
-        parts: number of parts of a fragment's name. Colons separate the parts; the first is the id.
+        parts: number of parts of a fragment's name. Colons separate the parts. The first part is
+            the object id. For example, ``7:0:0-64_0-64_0-64`` has 3 parts.
     """
     fragments: dict[int, list[str]] = {}
     for name in names:

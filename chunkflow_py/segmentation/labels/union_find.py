@@ -1,9 +1,9 @@
-"""Union-find over pairs of labels, vectorised.
+"""Union-find with numpy: the sets of labels that pairs of labels connect.
 
 The smallest label of a set represents the set, so the result does not depend on the order of pairs,
-or on how often a pair occurs. Pairs are added in batches and reduced to a forest: one pair for each
-label that is not the smallest of its set. Memory is at most about 250 bytes for each distinct
-label, for any number of pairs.
+or on how often a pair occurs. Pairs are added in batches. After each batch, only one pair remains
+for each label that is not the smallest of its set. So the memory is at most about 250 bytes for
+each distinct label, for any number of pairs.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def smallest_of_sets(
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the labels of *pairs*, and for each label the smallest label of its set.
 
-    In each round, every root with a smaller neighbour becomes the child of this neighbour; then all
-    paths are shortened. Two rounds at least halve the number of roots that have neighbours.
-
     Args:
         pairs: (n, 2); the two labels of a pair belong to the same set.
 
     Returns:
         The labels in ascending order, and for each label the smallest label of its set.
     """
+    # In each round, every root that has a pair with a smaller root becomes the child of that root;
+    # then each label is attached directly to its root. Two rounds at least halve the number of
+    # roots that still have pairs.
     labels = np.unique(pairs)
     first, second = (np.searchsorted(labels, pairs[:, side]) for side in (0, 1))
     parent = np.arange(len(labels))

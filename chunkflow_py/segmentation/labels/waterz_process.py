@@ -1,11 +1,12 @@
 """Program that runs waterz in a separate process.
 
-waterz holds the interpreter lock while it works. In a worker process, the lock would stop the
-threads that read, write and renew leases. waterz also prints to standard output, which is reserved
-for results.
+waterz does not release the interpreter lock (GIL) while it works. In a worker process, this would
+stop the threads that read, write and renew leases. waterz also prints to standard output, which is
+reserved for results.
 
-Input: one line of JSON (shape, thresholds, has_fragments, settings), the three channels as float32,
-and the fragments, if any, as uint64. Output: the labels for each threshold in turn, as uint64.
+The program reads from standard input: one line of JSON (shape, thresholds, has_fragments,
+settings), the three channels as float32, and the fragments as uint64 if has_fragments is true. It
+writes the labels for each threshold, one array after the other, as uint64.
 """
 
 from __future__ import annotations
