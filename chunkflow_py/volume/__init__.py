@@ -141,12 +141,11 @@ def format_of_new(place: Location, format: str | None) -> str:
 
 
 def driver_of(format: str) -> object:
-    """Return the module that opens volumes of a format, and may also create them."""
+    """Return the driver of a format: the module that opens and, in most cases, creates volumes."""
     return import_module(f"chunkflow_py.volume.{_MODULES[format]}")
 
 
 def _stored_format(store: Store) -> str | None:
-    """Return the format of a stored volume: that of the first name in `_SIGNS` that exists."""
     from concurrent.futures import ThreadPoolExecutor
 
     def format_by(sign: str) -> str | VolumeRefusedError | None:

@@ -125,9 +125,9 @@ def map_to_integer(values: NDArray[Any], out: NDArray[Any]) -> int:
     """Convert a float map to integers: clamp to [0, 1], then round 255·p or 65535·p half to even.
 
     Args:
-        values: float map of any shape, without NaN; not modified. Half precision cannot represent
-            65535, so half-precision values are computed in single precision. Single and double
-            precision are kept, as on a GPU.
+        values: float map of any shape, without NaN; not modified. Half-precision values are first
+            converted to single precision, because half precision cannot represent 65535. The
+            product of single or double precision is computed in that precision, as on a GPU.
         out: array for the result, of the same shape: uint8 (for 255·p) or uint16 (for 65535·p).
 
     Returns:

@@ -33,11 +33,11 @@ _DOCUMENTS = {
 
 @dataclass(frozen=True)
 class CopyRecord:
-    """The record of the source from which an existing volume was copied.
+    """The record, stored in a copied volume, of the source from which its blocks were copied.
 
     Attributes:
-        place: location of the volume.
-        dataset: name of the dataset if the volume is in an HDF5 file, else ``None``.
+        place: location of the copy.
+        dataset: name of the dataset if the copy is in an HDF5 file, else ``None``.
         access: credentials and options of the store.
     """
 
@@ -46,11 +46,13 @@ class CopyRecord:
     access: Access
 
     def begin(self, copied: Mapping[str, Any], *, overwrite: bool, dry_run: bool = False) -> None:
-        """Record the source of a copy before the first block is written, or check the record.
+        """Record the source of a copy; if a record exists, check that the source is the same.
+
+        Call this method before the first block is written.
 
         Args:
-            copied: description of the source, as JSON values.
-            overwrite: whether the copy replaces all blocks, whatever their source.
+            copied: description of the source and of the copied part, as JSON values.
+            overwrite: whether this copy replaces all blocks, whatever their source.
             dry_run: whether to only check the record, without writing.
 
         Raises:
@@ -65,8 +67,8 @@ class CopyRecord:
             record = self.read()  # another process may have begun the same copy meanwhile
             if record is None:
                 msg = (
-                    f"{self.place} contains blocks that this copy did not write; replace them "
-                    "with --overwrite, or convert to another address"
+                    f"{self.place} contains blocks that this copy did not write; replace these "
+                    "blocks with --overwrite, or convert to another address"
                 )
                 raise VolumeError(msg)
         if record is None:

@@ -295,7 +295,7 @@ def test_what_nobody_copied_is_not_gone_on_with(tmp_path, scheme):
     filled(target, spec)
     done = run("convert", source, target)
     assert done.exit_code == 1
-    assert "blocks that this copy did not write; replace them with --overwrite" in done.output
+    assert "that this copy did not write; replace these blocks with --overwrite" in done.output
     create_volume(spec, f"{target}2.h5" if scheme == "h5" else f"{target}2")
     done = run("convert", source, f"{target}2.h5" if scheme == "h5" else f"{target}2")
     assert done.exit_code == 0, done.output

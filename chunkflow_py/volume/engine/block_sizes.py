@@ -28,10 +28,10 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
-    """Return the largest grid step, from the start of *bounds*, that hits all box boundaries.
+    """Return the step (voxels, zyx) of the coarsest grid on which the boxes begin and end.
 
-    Boundaries that are not inside *bounds* are ignored. Along an axis without boundaries inside
-    *bounds*, the step is 0.
+    The grid starts at the start of *bounds*. Starts and stops of boxes that are not inside *bounds*
+    are ignored. Along an axis without a start or stop inside *bounds*, the step is 0.
     """
     steps = []
     for axis, spans in enumerate(_spans(boxes)):

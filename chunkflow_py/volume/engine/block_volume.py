@@ -134,7 +134,8 @@ class BlockVolume:
         opening: options for reading and writing the volume.
         channel_names: one name per channel, if known.
         channel_colors: colour of each channel, six hexadecimal digits, if known.
-        encoding: compression of the blocks, if `VolumeSpec` has a name for the compression.
+        encoding: compression of the blocks, by its name in `VolumeSpec`, or ``None`` if
+            `VolumeSpec` has no name for this compression.
         documents: keys of the metadata documents that describe this level; some may not exist.
 
     Attributes:
@@ -543,7 +544,7 @@ def _pieces(wanted: Sequence[Positions], block: Sequence[int]) -> Iterator[Piece
 def _spans(
     wanted: Positions, length: int
 ) -> Iterator[tuple[int, slice | list[int], slice | list[int]]]:
-    """Yield, along one axis, block index, positions in the block and positions in the array."""
+    """Yield the blocks along one axis: index, positions in the block, positions in the array."""
     if isinstance(wanted, range):
         for block in range(wanted.start // length, -(-wanted.stop // length)):
             low = max(wanted.start, block * length)

@@ -60,9 +60,9 @@ class FileName:
         name: a name with an extension, or a prefix without one.
         extensions: extensions of the format, with dots; the first is appended to prefix and box.
         option: name of the option, for messages.
-        reads: whether tasks read the file; if so, the name of an existing file means that file, not
-            a prefix.
-        folders: whether the name of an existing folder of sections means that folder, not a prefix.
+        reads: whether tasks read the file. If so, a name is not a prefix if a file of this name
+            exists.
+        folders: whether a name is not a prefix if a folder of sections with this name exists.
     """
 
     name: str

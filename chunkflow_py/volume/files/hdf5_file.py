@@ -201,7 +201,7 @@ class Sink(io.RawIOBase):
             raise self._failure
 
     def sync(self) -> None:
-        """Flush the file to the disk; raise the first failed write, if any."""
+        """Flush the file to the disk; if a write has failed, raise its error."""
         self.check()
         os.fsync(self._handle)
 

@@ -1,10 +1,11 @@
 """One dataset of a local HDF5 file as a volume: any number of readers, one writer.
 
-```
-h5://em.h5            dataset main, and datasets voxel_offset and voxel_size, as save-h5 writes them
-h5://em.h5            the only dataset of a file without main
-h5://em.h5:/a/raw     any other dataset, with attributes voxel_offset, voxel_size_nm and layer_type
-```
+| address               | dataset                                                            |
+|-----------------------|--------------------------------------------------------------------|
+| ``h5://em.h5``        | ``main``; if the file has no ``main``, its only dataset            |
+| ``h5://em.h5:/a/raw`` | ``/a/raw``                                                         |
+
+The offset, voxel size and kind are read from the same attributes and datasets as in `open_hdf5`.
 
 Guarantees:
 
@@ -59,7 +60,7 @@ class Hdf5Volume:
         mode: ``r`` or ``r+``.
         opening: only ``fill_missing`` and ``store_zeros`` have an effect. HDF5 cannot remove a
             block, so zeros overwrite an existing block even without ``store_zeros``. HDF5 encodes
-            one block at a time.
+            one block at a time, so ``parallel`` has no effect.
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
@@ -120,7 +121,7 @@ class Hdf5Volume:
         """Write *chunk*; see `Volume.write`. Afterwards, only this process may write to the file.
 
         Returns:
-            An empty tuple: all tasks share the file, which any later write changes.
+            An empty tuple, because no task has an object of its own: all tasks write to one file.
 
         Raises:
             VolumeError: another process writes to the file; also the errors of `Volume.write`.
@@ -190,7 +191,10 @@ class Hdf5Volume:
             yield box.intersection(self.bounds)
 
     def _stored(self, dataset: h5py.Dataset, box: BoundingBox) -> Iterator[bool]:
-        """Yield whether each block of *box* is stored: one block, or several along the channels."""
+        """Yield, for each block at *box*, whether the block is stored.
+
+        A box has several blocks if the dataset is also divided along the channels.
+        """
         if self._blocks is None:
             yield dataset.id.get_storage_size() > 0
             return
