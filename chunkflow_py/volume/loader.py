@@ -99,7 +99,7 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """Addresses of all volumes to read, including levels with which checks compare chunks."""
+        """Addresses of all volumes to read: of *source*, and of levels that *checks* read."""
         compared = (getattr(check, "origin", None) for check in self.checks)
         return (*self.source.origins, *(each for each in compared if each is not None))
 
@@ -277,11 +277,14 @@ class VolumeLoader(OperatorBase):
     def _shared_bytes(self) -> int:
         """Return the size of the cache in bytes, for blocks that several tasks read.
 
-        In raster order, all tasks of a plane are executed after a task and before its neighbour
-        along z; those of a row before its neighbour along y; and none before its neighbour along x.
-        In other orders, fewer tasks are executed in between. The cache holds the largest of three
-        sets: the blocks of the plane, of the row, or of two tasks. A set counts only if it fits
-        into `MOST_CACHED` (or `MOST_CACHED_LOCAL`), and if neighbours along its axis share blocks.
+        In raster order, between a task and its next neighbour along z, the tasks of a whole plane
+        are executed. Between neighbours along y, the tasks of a whole row are executed. Between
+        neighbours along x, no task is executed. In other orders, the numbers are smaller.
+
+        So that neighbours along z, y or x read a shared block once, the cache must have room for
+        the blocks of a plane of tasks, of a row of tasks, or of two tasks. The first of these sizes
+        is used for which the neighbours share blocks and which is at most `MOST_CACHED` (or
+        `MOST_CACHED_LOCAL`).
         """
         grid = self._outline.boxes if self._has_tasks else None
         if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:
@@ -351,9 +354,10 @@ class VolumeLoader(OperatorBase):
 
 
 def _is_local(url: str) -> bool:
-    """Return whether an address is known to be a place on this machine.
+    """Return whether an address is known to be on a local disk.
 
-    Volumes of other libraries have addresses of their own, such as a spec of TensorStore.
+    The result is false for an address that only another library understands, such as a spec of
+    TensorStore.
     """
     try:
         return Location.parse(url).is_local

@@ -146,7 +146,7 @@ def touches_mask(
     Args:
         volume: the mask volume, any dtype; voxels outside the volume count as zero.
         box: region for which the mask is read once, in advance. If the function is called with a
-            box that extends beyond this region, it reads the mask again.
+            box that extends beyond this region, the function reads the mask again.
         voxel_size_nm: voxel size of the boxes, zyx.
 
     Raises:

@@ -70,7 +70,7 @@ def test_tasks_are_checked_first(tmp_path, out):
 def test_no_create(tmp_path, out):
     """--no-create refuses a missing volume in one sentence, before any work."""
     text = run("create-chunk save-precomputed --no-create -v", out, code=1)
-    assert f"Error: {out} holds no precomputed volume" in text
+    assert f"Error: {out} is not a precomputed volume" in text
     assert "Traceback" not in text
     assert list(tmp_path.iterdir()) == []
 
