@@ -11,8 +11,8 @@ Properties of a new volume:
 | dtype, channels, kind, | options, else the first chunk; before the first chunk (see             |
 | voxel size             | `create_output`), the known properties of the pipeline's output        |
 
-If no block size aligns the tasks with blocks that begin at the start of the bounds, the bounds are
-the box around all tasks, unless an option gives the bounds.
+If options give neither the bounds nor the block size, and the tasks do not align with any blocks
+that begin at the start of these bounds, the bounds are the box around all tasks.
 """
 
 from __future__ import annotations
