@@ -241,7 +241,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return self._file(self._shard(unit))
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that shard *key* stores, or ``None`` if *key* is no shard of a box."""
+        """Return the unit that shard *key* stores, or ``None`` if *key* is not a shard of a box."""
         name = key.removeprefix(f"{self._level.key}/").removesuffix(".shard")
         if self._box_of_blocks is None or not _HEX.fullmatch(name):
             return None
