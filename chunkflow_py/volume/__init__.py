@@ -180,8 +180,9 @@ def _detect(place: Location, opening: VolumeOptions) -> str:
         if is_image(place.folder):
             return "image"
         msg = (
-            f"{place} is a file of an unknown kind; give a folder with a zarr, precomputed or N5 "
-            "volume, or with TIFF or PNG files, or a TIFF, HDF5, NIfTI, NRRD, MRC or NPY file"
+            f"{place} is a file of an unknown kind; give a TIFF, HDF5, NIfTI, NRRD, MRC or NPY "
+            "file, a folder with TIFF or PNG files, or a folder with a zarr, precomputed or N5 "
+            "volume"
         )
         raise VolumeNotFoundError(msg)
     if place.is_local and not place.folder.exists():

@@ -94,8 +94,7 @@ class ArrayAddress:
     def parse(cls, text: str) -> ArrayAddress:
         """Parse an address.
 
-        If *text* is not the address of a store, the result is the same array only as an address
-        with equal text.
+        If *text* is not the address of a store, `is_same` compares only the text.
         """
         address, separator, mip = text.rpartition(LEVEL)
         if not (separator and is_digits(mip)):
@@ -234,7 +233,7 @@ def _related(first: str, second: str) -> bool:
 
 
 class RecordedBlocks(Protocol):
-    """The blocks of one array that the run has recorded."""
+    """Record of the blocks that earlier steps of a run have written to one array."""
 
     def check(self, key: str, box: BoundingBox, time: int | None) -> None:
         """Raise an error if the run has stored a write unit that the reader cannot find.

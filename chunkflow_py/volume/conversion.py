@@ -80,8 +80,8 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
         if kind is None:
             msg = (
                 f"float voxels of unknown kind, from {low:g} to {high:g}, cannot become {target}: "
-                "they are taken for probabilities, which must be in [0, 1]; if they are an image "
-                "that may be rounded, give the loader --layer-type image; else keep a float type"
+                "such voxels count as probabilities, which must be in [0, 1]; for an image that "
+                "may be rounded, give the loader --layer-type image; otherwise, keep a float type"
             )
             raise ChunkError(msg)
     info: Any = (0, 1) if target.kind == "b" else np.iinfo(target)

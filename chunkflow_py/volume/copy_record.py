@@ -1,7 +1,8 @@
 """Record the source of a copied volume in the copy, so that blocks of two sources do not mix.
 
-In a folder or bucket, the record is the object ``chunkflow_convert.json``. In an HDF5 file, it is
-the attribute ``chunkflow_convert`` of the dataset. The record is JSON and never evaluated as code.
+In a folder or bucket, the record is the object ``chunkflow_convert.json``. In an HDF5 file, the
+record is the attribute ``chunkflow_convert`` of the dataset. The record is JSON and never evaluated
+as code.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _DOCUMENTS = {
 
 @dataclass(frozen=True)
 class CopyRecord:
-    """The record, stored in a copied volume, of the source from which its blocks were copied.
+    """The record in a copied volume that describes the source of its blocks.
 
     Attributes:
         place: location of the copy.
@@ -114,9 +115,9 @@ class CopyRecord:
         for name, wanted in copied.items():
             if record.get(name) != wanted:
                 msg = (
-                    f"{self.place} is a different copy, with {name} {_shown(record.get(name))}; "
-                    f"this copy has {name} {_shown(wanted)}; replace all blocks with --overwrite, "
-                    "or convert to another address"
+                    f"{self.place} contains a different copy, with {name} "
+                    f"{_shown(record.get(name))}, but this copy has {name} {_shown(wanted)}; "
+                    "replace all blocks with --overwrite, or convert to another address"
                 )
                 raise VolumeError(msg)
 

@@ -40,8 +40,8 @@ def to_dask(
         volume: volume, opened for reading.
         channels: channels to read, in this order (default: all).
         time: time index to read (default: all time points, as the first axis of the array).
-        chunks: extent of a dask chunk, voxels, zyx (default: the write unit). If it is a multiple
-            of the write unit, no block is read twice.
+        chunks: extent of a dask chunk, voxels, zyx (default: the write unit). If *chunks* is a
+            multiple of the write unit, no block is read twice.
 
     Returns:
         Array of shape ([t,] [c,] z, y, x) and the volume's dtype. Axes that the volume does not

@@ -153,7 +153,7 @@ class VolumeLoader(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: the cache is freed together with the loader."""
+        """Do nothing, because the cache is freed together with the loader."""
 
     # --- hooks of the pipeline -----------------------------------------------------------------
 

@@ -227,7 +227,7 @@ class VolumeCreator(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing, because no file is open."""
 
     def __call__(self, task: Task) -> Task:
         """Create the volume when the first task arrives."""

@@ -192,7 +192,7 @@ class TensorStoreVolume:
         return Chunk(voxels, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Raise an error: the array is read only."""
+        """Raise an error, because the array is read only."""
         del time
         msg = (
             f"cannot write {chunk.bbox} to {self.url}: arrays of TensorStore are read only; write "
@@ -201,7 +201,7 @@ class TensorStoreVolume:
         raise VolumeError(msg)
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return no objects: tasks do not write this volume."""
+        """Return an empty list, because tasks do not write to this volume."""
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:

@@ -275,7 +275,7 @@ def test_another_copy_is_not_gone_on_with(tmp_path, scheme):
     before = open_volume(target).read(BOUNDS).array
     done = run("convert", source, target)
     assert done.exit_code == 1
-    assert f"a different copy, with source file://{tmp_path}/other; this" in done.output
+    assert f"a different copy, with source file://{tmp_path}/other, but this" in done.output
     assert f"this copy has source file://{tmp_path}/source-em.h5; replace all blocks" in done.output
     done = run("convert", other, target, "-c", "1,0")
     assert "with channels [0, 1]; this copy has channels [1, 0]" in done.output

@@ -49,7 +49,7 @@ class BlockLayout(ABC):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a decoded block."""
+        """Size of a decoded block, in bytes."""
         return math.prod(self.block) * self.dtype.itemsize
 
     @abstractmethod
@@ -62,7 +62,7 @@ class BlockLayout(ABC):
 
     @abstractmethod
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:
-        """Return the voxels of a block: all voxels, or only the voxels inside the array.
+        """Return the voxels of a block; a format may leave out voxels outside the array.
 
         The result may be read-only and share the memory of *data*.
 

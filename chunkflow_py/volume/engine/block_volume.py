@@ -136,7 +136,8 @@ class BlockVolume:
         channel_colors: colour of each channel, six hexadecimal digits, if known.
         encoding: compression of the blocks, by its name in `VolumeSpec`, or ``None`` if
             `VolumeSpec` has no name for this compression.
-        documents: keys of the metadata documents that describe this level; some may not exist.
+        documents: keys of the metadata documents that describe this level. Some of these documents
+            may not exist.
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
@@ -563,7 +564,6 @@ _NOT_RUN = object()
 
 
 def _run_all(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> None:
-    """Run the jobs; see `_results` for failures."""
     for _ in _results(pool, jobs):
         pass
 

@@ -27,9 +27,9 @@ def check_declared(encoding: str, data: bytes, voxels: int, *, or_fewer: bool = 
     Args:
         encoding: one of `DECLARED`.
         data: the encoded image.
-        voxels: expected number of voxels in all channels, or of pixels for formats that interleave
-            the channels.
-        or_fewer: whether to accept a smaller number too.
+        voxels: expected number of voxels in all channels. For formats that interleave the channels,
+            this is the expected number of pixels.
+        or_fewer: whether to accept a header that declares fewer voxels.
 
     Raises:
         ValueError: the header declares another number.

@@ -129,13 +129,13 @@ class FileVolume:
         return Chunk(array, box.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Raise an error: the file is read only."""
+        """Raise an error, because the file is read only."""
         del time
         msg = f"cannot write {chunk.bbox} to {self.url}: this file is read only; write to zarr://"
         raise VolumeError(msg)
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return an empty list: tasks do not write separate objects."""
+        """Return an empty list, because tasks do not write separate objects."""
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
@@ -144,7 +144,7 @@ class FileVolume:
         raise VolumeError(msg)
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
-        """Return ``True``: a file is stored completely."""
+        """Return ``True``, because a file contains all voxels of the volume."""
         del time
         check_inside(bbox, self.bounds, self.url)
         return True

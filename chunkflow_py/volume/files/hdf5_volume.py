@@ -147,7 +147,7 @@ class Hdf5Volume:
         return ()
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return an empty list: tasks do not write separate objects."""
+        """Return an empty list, because tasks do not write separate objects."""
         return []
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
@@ -156,7 +156,7 @@ class Hdf5Volume:
         return next(self._missing(bbox), None) is None
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Raise an error: the blocks of an HDF5 file are not separate objects."""
+        """Raise an error, because the blocks of an HDF5 file are not separate objects."""
         msg = f"cannot list the stored blocks of {self.url}, which is one file; write to zarr://"
         raise VolumeError(msg)
 
@@ -166,7 +166,7 @@ class Hdf5Volume:
         return self._name
 
     def claim(self) -> None:
-        """Make this process the only writer of the file, unless it already is.
+        """Acquire the lock that makes this process the only writer of the file.
 
         Raises:
             VolumeError: another process writes to the file.
@@ -214,7 +214,8 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -
 
     Raises:
         VolumeNotFoundError: the file, dataset or level does not exist.
-        VolumeError: the file cannot be read, or, with mode ``r+``, another process writes to it.
+        VolumeError: the file cannot be read. In mode ``r+``, also if another process writes to the
+            file.
     """
     _check_local(place)
     if not place.folder.exists():
@@ -264,7 +265,7 @@ def create_volume(
 
 
 def address_of_dataset(path: Path, name: str | None) -> str:
-    """Return the byte address of a dataset in its file, which is the same for all its names.
+    """Return the byte address of a dataset in its file; all names of one dataset give one address.
 
     Raises:
         VolumeNotFoundError: the file or dataset does not exist.

@@ -39,20 +39,20 @@ class ImageVolume(BlockVolume):
     """A TIFF file or a folder of sections as a `Volume`.
 
     Attributes:
-        is_sections: whether each block is part of only one section (a page, a tile or a file). To
-            read a voxel, its block is decoded as a whole.
+        is_sections: ``True``: each block (a page, a tile or a file) contains voxels of only one
+            section, and is decoded as a whole.
     """
 
     is_sections = True
     single_writer = True
 
     def objects(self, *_: object, **__: object) -> list[str]:
-        """Return an empty list: tasks do not write separate objects."""
+        """Return an empty list, because tasks do not write separate objects."""
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
         """Raise an error, because image files are not written in units."""
-        msg = f"cannot list the stored blocks of {self.url}, because this volume is image files"
+        msg = f"cannot list the stored blocks of {self.url}: the volume consists of image files"
         raise VolumeError(msg)
 
 

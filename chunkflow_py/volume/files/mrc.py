@@ -98,7 +98,7 @@ def open_mrc(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Yield the file; its data are memory-mapped unless they are compressed."""
+    """Yield the open file; uncompressed data are memory-mapped."""
     try:
         with os_errors("read", path):
             codec, most = _checked(path)

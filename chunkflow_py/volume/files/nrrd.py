@@ -9,7 +9,7 @@
 | kind         | key layer_type                         | the key                             |
 
 A header lists the fastest axis first: the sizes of an image (z, y, x) are stored as x, y, z.
-Lengths without a unit are taken as nanometres. Format: http://teem.sourceforge.net/nrrd/format.html
+Lengths without a unit are read as nanometres. Format: http://teem.sourceforge.net/nrrd/format.html
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class PngSaver(OperatorBase):
 
     @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
-        """Yield the existing sections that *tasks* write."""
+        """Yield the stored sections that *tasks* will write again."""
         region = None if self._outline is None else self._outline.region
         if region is None:
             return

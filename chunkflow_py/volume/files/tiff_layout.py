@@ -207,7 +207,7 @@ class TiffLayout(BlockLayout):
         return self.root
 
     def unit_of(self, key: str) -> Index | None:  # noqa: ARG002
-        """Return ``None``: no object stores a single block."""
+        """Return ``None``, because one file stores all blocks."""
         return None
 
     def encode(self, voxels: NDArray[Any], block: Index) -> bytes:  # noqa: ARG002

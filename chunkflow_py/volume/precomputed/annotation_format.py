@@ -261,7 +261,7 @@ def _halves_of(numbers: NDArray[Any]) -> Packed:
 
 
 def _scatter(out: Packed, at: NDArray[np.int64], rows: Packed) -> None:
-    """Copy each row to *out*, from the position in *at* on."""
+    """Copy row i to *out*, beginning at position ``at[i]``."""
     for column in range(rows.shape[1]):
         out[at + column] = rows[:, column]
 

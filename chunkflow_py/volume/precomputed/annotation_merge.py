@@ -326,7 +326,7 @@ class _Levels:
 
     @property
     def rows_dtype(self) -> np.dtype[Any]:
-        """Type of the rows of levels."""
+        """Type of the rows in the buckets of the levels; see `pair_dtype`."""
         return pair_dtype(self._schema)
 
     def _first_too_many(

@@ -88,7 +88,7 @@ class PrecomputedCodec:
         self._library = None if self.encoding == "raw" else _library(self.encoding)
 
     def encode(self, voxels: NDArray[Any]) -> bytes:
-        """Return the bytes of a block, (z, y, x) or (c, z, y, x)."""
+        """Return a block, (z, y, x) or (c, z, y, x), as the bytes to store."""
         data: Any
         if self._library is None:
             data = np.ascontiguousarray(voxels)
