@@ -37,7 +37,7 @@ _MOST = 4096  # limit in bytes; a document has about a hundred
 
 
 class Labelling(NamedTuple):
-    """How an operator has labelled objects; each object of the volume has its own id.
+    """How an operator has labelled the objects of a volume, each of which has a different id.
 
     Attributes:
         by: name of the operator that labelled the objects.
@@ -120,7 +120,7 @@ class LabellingRecords:
         return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
     def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
-        """Yield the documents of regions that *tasks* overwrite at the first or last voxel.
+        """Yield the documents of regions that begin or end inside the boxes of *tasks*.
 
         Args:
             tasks: index of the boxes that tasks write, see

@@ -44,9 +44,9 @@ _COPIES = 2  # of a block that is being read: as stored, and decoded
 class VolumeLoader(OperatorBase):
     """Loads into each task the part of a volume that the task needs, or the whole volume.
 
-    If neighbouring tasks share blocks, decoded blocks are cached. The cache holds the blocks of a
-    plane of tasks, of a row of tasks, or of two tasks: the largest of these that fits into 512 MiB,
-    or into 32 MiB if the volume is on this machine.
+    If neighbouring tasks share blocks, decoded blocks are cached. The cache has room for the blocks
+    of a plane of tasks, of a row of tasks, or of two tasks. The largest of these three sizes is
+    chosen that is at most 512 MiB (32 MiB for a volume on a local disk).
 
     Attributes:
         source: object that opens the volume, or the file of each task.
@@ -279,12 +279,13 @@ class VolumeLoader(OperatorBase):
 
         In raster order, between a task and its next neighbour along z, the tasks of a whole plane
         are executed. Between neighbours along y, the tasks of a whole row are executed. Between
-        neighbours along x, no task is executed. In other orders, the numbers are smaller.
+        neighbours along x, no task is executed. In other orders, fewer tasks are executed between
+        neighbours.
 
         So that neighbours along z, y or x read a shared block once, the cache must have room for
-        the blocks of a plane of tasks, of a row of tasks, or of two tasks. The first of these sizes
-        is used for which the neighbours share blocks and which is at most `MOST_CACHED` (or
-        `MOST_CACHED_LOCAL`).
+        the blocks of a plane of tasks, of a row of tasks, or of two tasks. These sizes are tried in
+        this order. The first size is used that is at most `MOST_CACHED` (or `MOST_CACHED_LOCAL`),
+        if the neighbours share blocks.
         """
         grid = self._outline.boxes if self._has_tasks else None
         if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:

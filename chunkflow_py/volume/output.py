@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeOutput(OperatorBase):
-    """Writes the chunk of each task to one volume; several threads may call it in parallel.
+    """Operator that writes the chunk of each task to one volume; may run in several threads.
 
     Attributes:
         saver: saver that writes the volume.

@@ -117,8 +117,8 @@ def like_levels(
 def isotropic_factors(voxel_size_nm: tuple[float, float, float], levels: int) -> tuple[Zyx, ...]:
     """Return downsampling factors that make voxels as cubic as possible, one for each level.
 
-    Let L be the longest edge of a voxel of a level. For the next level, the axes are halved along
-    which a voxel is shorter than L/√2. If no axis is that short, all axes are halved.
+    Let L be the longest edge of a voxel of a level. For the next level, all axes along which a
+    voxel is shorter than L/√2 are halved. If no axis is that short, all axes are halved.
 
     Args:
         voxel_size_nm: size of a voxel of level 0, nanometres, zyx.
@@ -137,7 +137,7 @@ def isotropic_factors(voxel_size_nm: tuple[float, float, float], levels: int) ->
 def levels_for_screen(
     size: Zyx, voxel_size_nm: tuple[float, float, float], factor: Zyx | None = None
 ) -> int:
-    """Return the number of levels above level 0 until no axis is longer than `SCREEN` voxels.
+    """Return how many coarser levels are needed to shorten all axes to at most `SCREEN` voxels.
 
     Axes that *factor* never shrinks may stay longer.
 
@@ -167,7 +167,7 @@ def level_factor(fine: Volume, coarse: Volume) -> Zyx:
     if any(abs(a * f - b) > 0.01 * b for (a, b), f in zip(pairs, factor, strict=True)):
         msg = (
             f"the voxel size of {coarse.url}, {coarse.voxel_size_nm} nm, is not an integer "
-            f"multiple of that of {fine.url}, {fine.voxel_size_nm} nm (zyx)"
+            f"multiple of the voxel size of {fine.url}, {fine.voxel_size_nm} nm (zyx)"
         )
         raise VolumeError(msg)
     return factor

@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeSaver:
-    """Writes chunks to one level of a volume; several threads may call it at the same time.
+    """Writes chunks to one level of a volume; may be called by several threads at the same time.
 
     Attributes:
         url: address of the volume.

@@ -169,7 +169,7 @@ class Sink(io.RawIOBase):
     HDF5 keeps parts of a file in memory and writes them when the file is closed. If one of these
     writes fails, for example on a full disk, the process crashes when it exits. After a first
     failed write, this class therefore ignores further writes, so that HDF5 can close the file
-    normally; the error of the failed write is raised afterwards.
+    normally. The error of the failed write is raised by `check`, or when the file is closed.
     """
 
     def __init__(self, path: Path, *, new: bool = False) -> None:

@@ -214,7 +214,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -
 
     Raises:
         VolumeNotFoundError: the file, dataset or level does not exist.
-        VolumeError: the file cannot be read. In mode ``r+``, also if another process writes to the
+        VolumeError: the file cannot be read, or *mode* is ``r+`` and another process writes to the
             file.
     """
     _check_local(place)

@@ -375,7 +375,10 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
     """
     array = chunk.array.astype(np.uint8) if chunk.dtype == bool else chunk.array
     if array.dtype == np.float16:
-        msg = f"NRRD does not support {array.dtype}; convert it, for example with --dtype float32"
+        msg = (
+            f"NRRD does not support {array.dtype} voxels; convert the voxels, for example with "
+            "--dtype float32"
+        )
         raise ChunkError(msg)
     if path.suffix.lower() == ".nhdr":
         msg = f"{path} would be a header without voxels; use {path.with_suffix('.nrrd')}"

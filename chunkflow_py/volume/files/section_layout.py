@@ -89,7 +89,7 @@ class SectionLayout(BlockLayout):
         unit: Index,
         blocks: Sequence[Index],
     ) -> dict[Index, bytes | None]:
-        """Return the content of the file.
+        """Return the content of the file of a section.
 
         Raises:
             VolumeError: the file has been removed, or cannot be read.
@@ -162,8 +162,8 @@ def _sections(folder: Path) -> tuple[list[str], int]:
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         msg = (
             f"{folder} has the files {by_number[first]} to {by_number[last]}, but section {shown}"
-            f"{more} is missing; add a file for each, such as a copy of a neighbour, or number the "
-            "files without gaps"
+            f"{more} is missing; add a file for each missing section, such as a copy of a "
+            "neighbour, or number the files without gaps"
         )
         raise VolumeError(msg)
     alone = all(map(is_digits, stems))

@@ -256,8 +256,8 @@ def check_names(file: tifffile.TiffFile, path: Path) -> None:
     """Refuse an OME-TIFF that names files outside its own folder.
 
     Raises:
-        VolumeError: the metadata name such a file. A header of unknown origin must not make this
-            program read arbitrary files.
+        VolumeError: the metadata name a file in another folder. A header of unknown origin must not
+            make this program read arbitrary files.
     """
     for name in _OTHER_FILE.findall(file.ome_metadata or "") if file.is_ome else ():
         if name != PurePath(name).name or "\\" in name or "&" in name:
@@ -328,8 +328,8 @@ def check_page(page: Any, path: Path) -> None:
         known = ", ".join(str(code) for code in sorted((*_BOUNDED, *_IMAGES)))
         msg = (
             f"{path} has compression {kind}, which is not supported because its decoder does not "
-            f"limit the size of the output; save the file again with one of {known}, such as zlib "
-            "(8)"
+            f"limit the size of the output; save the file again with a supported compression "
+            f"({known}), such as zlib (8)"
         )
         raise VolumeError(msg)
     pixels = int(np.prod(page.chunks, dtype=np.int64))

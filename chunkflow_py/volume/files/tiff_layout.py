@@ -83,7 +83,7 @@ class TiffLayout(BlockLayout):
             msg = f"{path} contains no image; check the path"
             raise VolumeError(msg)
         if len(file.series) > 1:
-            logger.warning("%s contains %d images; only the first is read", path, len(file.series))
+            logger.warning("%s contains %d images; only the first image is read", path, len(file.series))
         self.levels = len(file.series[0].levels)
         if not 0 <= mip < self.levels:
             msg = f"{path} has the levels 0 to {self.levels - 1}, but no mip {mip}; change --mip"
@@ -176,14 +176,14 @@ class TiffLayout(BlockLayout):
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        """Names of all channels; empty if not every channel has a different name."""
+        """Names of all channels; empty if a channel has no name, or two names are equal."""
         names = tuple(html.unescape(name) for name in self._in_channels(_NAME))
         distinct = len(set(names)) == len(names) == self._extents.get("c", 1)
         return names if distinct and all(names) else ()
 
     @property
     def channel_colors(self) -> tuple[str, ...]:
-        """Colours of all channels, RGB in six hexadecimal digits; empty if the file lacks one."""
+        """Colours of all channels, RGB as six hexadecimal digits; empty if a channel has none."""
         stored = [int(number) % 2**32 for number in self._in_channels(_COLOR)]  # RGBA
         colors = tuple(f"{number >> 8:06X}" for number in stored)
         count = self._extents.get("c", 1)

@@ -81,7 +81,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
         levels, group = ({0: top}, {}) if is_dataset else (_levels(store), top)
         if not levels:
             msg = (
-                f"{location} holds no N5 dataset: it has neither dimensions in {_ATTRIBUTES} nor a "
+                f"{location} is not an N5 volume: it has neither dimensions in {_ATTRIBUTES} nor a "
                 "level s0; check the path"
             )
             raise VolumeNotFoundError(msg)
@@ -111,7 +111,7 @@ def _attributes(store: Store, prefix: str) -> dict[str, Any]:
 
 
 def _levels(store: Store) -> dict[int, dict[str, Any]]:
-    """Return the attributes of the levels s0, s1, ... up to the first that does not exist."""
+    """Return the attributes of the levels s0, s1 and so on, until a level does not exist."""
     levels: dict[int, dict[str, Any]] = {}
     while "dimensions" in (attributes := _attributes(store, f"s{len(levels)}/")):
         levels[len(levels)] = attributes

@@ -325,7 +325,7 @@ class Info:
     """The info file of a collection.
 
     Attributes:
-        schema: what all annotations have in common.
+        schema: description that all annotations share.
         lower: lower bound, voxels, zyx.
         upper: upper bound, voxels, zyx.
         by_id: index by id.
@@ -366,10 +366,10 @@ class Info:
             ValueError, KeyError, TypeError: the file is damaged or not supported.
         """
         if document.get("@type") != TYPE:
-            msg = f"its @type is {document.get('@type')!r}, not {TYPE!r}"
+            msg = f"@type is {document.get('@type')!r}, but must be {TYPE!r}"
             raise ValueError(msg)
         if list(document["dimensions"]) != ["x", "y", "z"]:
-            msg = f"its dimensions are {list(document['dimensions'])}, not x, y and z"
+            msg = f"the dimensions are {list(document['dimensions'])}, but must be x, y and z"
             raise ValueError(msg)
         scales = [
             _numbers([scale])[0] * _METRES[unit] for scale, unit in document["dimensions"].values()
@@ -377,7 +377,7 @@ class Info:
         size_nm = tuple(round(nm, 9) for nm in _zyx(scales, above=0))
         kind = str(document["annotation_type"]).lower()
         if kind not in POSITIONS:
-            msg = f"its annotations are {kind!r}, not {', '.join(POSITIONS)}"
+            msg = f"annotation_type is {kind!r}, but must be one of {', '.join(POSITIONS)}"
             raise ValueError(msg)
         relations = document["relationships"]
         schema = Schema(

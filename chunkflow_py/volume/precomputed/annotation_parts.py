@@ -191,5 +191,5 @@ def _missing(url: str, boxes: list[BoundingBox], tasks: int) -> str:
         example = "" if gap is None else f", for example the task that starts at {gap} (zyx)"
     return (
         f"{url} has the annotations of {len(boxes)} of {tasks} tasks; run the missing tasks"
-        f"{example}, or give --allow-missing if they were skipped"
+        f"{example}, or give --allow-missing if these tasks were skipped"
     )

@@ -336,7 +336,7 @@ def check_key(info: dict[str, Any], mip: int, url: str) -> None:
         url: address of the volume, for messages.
 
     Raises:
-        VolumeError: another level uses the same folder; the message names both.
+        VolumeError: another level uses the same folder; the message names both levels.
     """
     keys = [_key(scale) for scale in info["scales"]]
     for other, key in enumerate(keys):
@@ -398,10 +398,11 @@ def scale_bounds(scale: dict[str, Any]) -> BoundingBox:
 
 
 def _kind(info: dict[str, Any]) -> Any:
-    """Return the kind in the field of this package, else ``segmentation`` for such a layer.
+    """Return the kind that this package has stored in the info file, if any.
 
-    Other programs store no kind. For their image layers, the result is ``None``, because an image
-    layer may contain an image or a probability map.
+    Other programs store only a layer type. For a segmentation layer, the result is
+    ``segmentation``. For an image layer, the result is ``None``, because an image layer may contain
+    an image or a probability map.
     """
     stored = info.get(_OURS, {}).get("kind")
     return "segmentation" if stored is None and info.get("type") == "segmentation" else stored

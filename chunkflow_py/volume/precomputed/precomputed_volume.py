@@ -46,8 +46,8 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
 
     Raises:
         VolumeNotFoundError: the volume or the level does not exist.
-        VolumeError: the info file is damaged or not supported. In mode ``r+``, also if the shards
-            can only be read, or if two levels share a folder.
+        VolumeError: the info file is damaged or not supported, or *mode* is ``r+`` and the level
+            can only be read, because of its shards or because two levels share a folder.
         MissingExtraError: the library for the encoding is not installed.
     """
     store = open_store(location.store_url, opening.access)

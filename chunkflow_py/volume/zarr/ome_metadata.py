@@ -406,7 +406,7 @@ def nanometres(
         if unit is not None and unit not in _NANOMETRES:
             msg = (
                 f"{url} has the unit {unit!r}, which is not a supported unit of length; correct "
-                "its metadata"
+                "the metadata of the volume"
             )
             raise VolumeError(msg)
         factors.append(1.0 if unit is None else _NANOMETRES[unit])
@@ -416,8 +416,8 @@ def nanometres(
     z, y, x = (float(f"{a * b:.12g}") for a, b in zip(sizes, factors, strict=True))
     if not all(0 < v < math.inf for v in (z, y, x)):
         msg = (
-            f"{url} has the voxel size {(z, y, x)} nm (zyx), which is not positive; correct its "
-            "metadata"
+            f"{url} has the voxel size {(z, y, x)} nm (zyx), which is not positive; correct the "
+            "metadata of the volume"
         )
         raise VolumeError(msg)
     return z, y, x

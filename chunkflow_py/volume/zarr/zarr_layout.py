@@ -267,6 +267,6 @@ def _slice(data: memoryview, begin: int, end: int) -> bytes:
         ValueError: the part extends beyond the end of *data*.
     """
     if end > len(data):
-        msg = f"it ends {end - len(data)} bytes before the end of a block"
+        msg = f"the shard ends {end - len(data)} bytes before the end of a block"
         raise ValueError(msg)
     return cast("bytes", data[begin:end])
