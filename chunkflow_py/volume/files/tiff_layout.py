@@ -83,7 +83,9 @@ class TiffLayout(BlockLayout):
             msg = f"{path} contains no image; check the path"
             raise VolumeError(msg)
         if len(file.series) > 1:
-            logger.warning("%s contains %d images; only the first image is read", path, len(file.series))
+            logger.warning(
+                "%s contains %d images; only the first image is read", path, len(file.series)
+            )
         self.levels = len(file.series[0].levels)
         if not 0 <= mip < self.levels:
             msg = f"{path} has the levels 0 to {self.levels - 1}, but no mip {mip}; change --mip"
