@@ -141,12 +141,11 @@ def format_of_new(place: Location, format: str | None) -> str:
 
 
 def driver_of(format: str) -> object:
-    """Return the module that opens volumes of a format, and may also create them."""
+    """Return the driver of a format: the module that opens and, in most cases, creates volumes."""
     return import_module(f"chunkflow_py.volume.{_MODULES[format]}")
 
 
 def _stored_format(store: Store) -> str | None:
-    """Return the format of a stored volume: that of the first name in `_SIGNS` that exists."""
     from concurrent.futures import ThreadPoolExecutor
 
     def format_by(sign: str) -> str | VolumeRefusedError | None:
@@ -181,8 +180,9 @@ def _detect(place: Location, opening: VolumeOptions) -> str:
         if is_image(place.folder):
             return "image"
         msg = (
-            f"{place} is a file of an unknown kind; give a folder with a zarr, precomputed or N5 "
-            "volume, or with TIFF or PNG files, or a TIFF, HDF5, NIfTI, NRRD, MRC or NPY file"
+            f"{place} is a file of an unknown kind; give a TIFF, HDF5, NIfTI, NRRD, MRC or NPY "
+            "file, a folder with TIFF or PNG files, or a folder with a zarr, precomputed or N5 "
+            "volume"
         )
         raise VolumeNotFoundError(msg)
     if place.is_local and not place.folder.exists():

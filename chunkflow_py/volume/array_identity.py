@@ -1,26 +1,29 @@
 """Decide whether two addresses refer to the same array, however they are spelled.
 
 ```
-zarr://s.zarr/0    s.zarr at mip 0    file:///data/../data/s.zarr/0    a link to it    a bind mount
-                                      all: device and inode of the folder s.zarr/0
+zarr://s.zarr/0                 |
+s.zarr at mip 0                 |
+file:///data/../data/s.zarr/0   |  all five: device and inode of the folder s.zarr/0
+a symbolic link to s.zarr/0     |
+a bind mount of s.zarr/0        |
 ```
 
 An operator names each input and output by the address of a file or folder. A level of a volume has
 the name ``ADDRESS at mip N`` (`level_name`).
 
-| address                   | its array                                                     |
+| address                   | what identifies its array                                     |
 |---------------------------|---------------------------------------------------------------|
 | level of a volume         | the folder or prefix of its blocks, from the metadata         |
 | level that does not exist | the folder or prefix in which this package would create it    |
 | dataset of an HDF5 file   | the file and the position of the dataset in the file          |
 | file or folder            | the file or folder itself                                     |
 
-On this machine, device and inode identify a file or folder, whatever link, mount or spelling leads
-to it. A file that does not exist yet is identified by its nearest existing parent folder and the
-rest of its path. In a bucket, the key identifies the array.
+On a local disk, device and inode identify a file or folder, because they do not depend on the link,
+mount or spelling in the address. A file that does not exist yet is identified by its nearest
+existing parent folder and the rest of its path. In a bucket, the key identifies the array.
 
-A worker also knows the arrays that earlier steps of its run have written (see `expect`). If a block
-of such an array is missing, it was either recorded as empty, or is lost.
+A worker also has records of the blocks that earlier steps of its run have written (see `expect`).
+With these records, a reader can tell a missing block that was recorded as empty from a lost block.
 """
 
 from __future__ import annotations
@@ -89,7 +92,10 @@ class ArrayAddress:
 
     @classmethod
     def parse(cls, text: str) -> ArrayAddress:
-        """Parse an address; a text that is not the address of a store equals only the same text."""
+        """Parse an address.
+
+        If *text* is not the address of a store, `is_same` compares only the text.
+        """
         address, separator, mip = text.rpartition(LEVEL)
         if not (separator and is_digits(mip)):
             address, mip = text, ""
@@ -126,7 +132,7 @@ class ArrayAddress:
 
     @cached_property
     def containers(self) -> frozenset[str]:
-        """Identity of the file or folder with the whole volume, as a set with one element."""
+        """Identity of the file or folder that contains all levels, as a set with one element."""
         return frozenset({self._known(self.path)})
 
     @cached_property
@@ -166,7 +172,6 @@ class ArrayAddress:
         return f"{self._known(self.path)}#{inside or name}"
 
     def _known(self, path: str) -> str:
-        """Return the identity of a path: device and inode of its existing part, then the rest."""
         if self.scheme != "file":
             return f"{self.scheme}://{path}"
         path, rest = os.path.realpath(path), ""
@@ -189,7 +194,6 @@ class ArrayAddress:
         return re.fullmatch(pattern, other._spelled()) is not None
 
     def _spelled(self) -> str:
-        """Return the identity of the folder, followed by the name of the file as given."""
         folder, _, name = self.path.rpartition("/")
         return f"{self._known(folder or '/')}/{name}"
 
@@ -218,7 +222,7 @@ def _bucket(protocol: str, path: str) -> tuple[str, str]:
 
 
 def _related(first: str, second: str) -> bool:
-    """Return whether one path equals or contains the other; BOX matches anything."""
+    """Return whether one path equals or contains the other; ``BOX`` matches any text."""
     one, other = first.partition("BOX")[0], second.partition("BOX")[0]
     if "BOX" in first + second:
         return one.startswith(other) or other.startswith(one)
@@ -229,15 +233,15 @@ def _related(first: str, second: str) -> bool:
 
 
 class RecordedBlocks(Protocol):
-    """The blocks of one array that the run has recorded."""
+    """Record of the blocks that earlier steps of a run have written to one array."""
 
     def check(self, key: str, box: BoundingBox, time: int | None) -> None:
-        """Raise an error if the run has stored a write unit that is missing now.
+        """Raise an error if the run has stored a write unit that the reader cannot find.
 
         Args:
-            key: key of the unit's object, relative to the array.
+            key: key of the unit's object, relative to the folder or prefix of the array.
             box: box of the unit's voxels.
-            time: time index, in an array with a time axis.
+            time: time index of the unit, or ``None`` for an array without a time axis.
 
         Raises:
             VolumeError: the unit was stored and is lost; the message names the remedy.
@@ -248,12 +252,12 @@ _recorded: list[tuple[frozenset[str], RecordedBlocks]] = []  # identities of arr
 
 
 def expect(arrays: Sequence[tuple[str, RecordedBlocks]]) -> None:
-    """Set the arrays whose blocks this run has recorded.
+    """Replace the records of the blocks that earlier steps of this run have written.
 
-    Volumes that are opened for reading after this call look up missing blocks in the records.
+    A volume that is opened for reading after this call looks up its missing blocks in the records.
 
     Args:
-        arrays: pairs of the address of an array and the record of its blocks.
+        arrays: pairs (address of an array, record of its blocks).
     """
     _recorded.clear()  # so that the volumes opened below check nothing
     _recorded.extend([(ArrayAddress.parse(place).arrays, blocks) for place, blocks in arrays])

@@ -80,8 +80,8 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
         if kind is None:
             msg = (
                 f"float voxels of unknown kind, from {low:g} to {high:g}, cannot become {target}: "
-                "they are taken for probabilities, which must be in [0, 1]; if they are an image "
-                "that may be rounded, give the loader --layer-type image; else keep a float type"
+                "such voxels count as probabilities, which must be in [0, 1]; for an image that "
+                "may be rounded, give the loader --layer-type image; otherwise, keep a float type"
             )
             raise ChunkError(msg)
     info: Any = (0, 1) if target.kind == "b" else np.iinfo(target)
@@ -125,9 +125,9 @@ def map_to_integer(values: NDArray[Any], out: NDArray[Any]) -> int:
     """Convert a float map to integers: clamp to [0, 1], then round 255·p or 65535·p half to even.
 
     Args:
-        values: float map of any shape, without NaN; not modified. Half precision cannot represent
-            65535, so half-precision values are computed in single precision. Single and double
-            precision are kept, as on a GPU.
+        values: float map of any shape, without NaN; not modified. Half-precision values are first
+            converted to single precision, because half precision cannot represent 65535. The
+            product of single or double precision is computed in that precision, as on a GPU.
         out: array for the result, of the same shape: uint8 (for 255·p) or uint16 (for 65535·p).
 
     Returns:

@@ -1,7 +1,8 @@
 """Record the source of a copied volume in the copy, so that blocks of two sources do not mix.
 
-In a folder or bucket, the record is the object ``chunkflow_convert.json``. In an HDF5 file, it is
-the attribute ``chunkflow_convert`` of the dataset. The record is JSON and never evaluated as code.
+In a folder or bucket, the record is the object ``chunkflow_convert.json``. In an HDF5 file, the
+record is the attribute ``chunkflow_convert`` of the dataset. The record is JSON and never evaluated
+as code.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _DOCUMENTS = {
 
 @dataclass(frozen=True)
 class CopyRecord:
-    """The record of the source from which an existing volume was copied.
+    """The record in a copied volume that describes the source of its blocks.
 
     Attributes:
-        place: location of the volume.
-        dataset: name of the dataset if the volume is in an HDF5 file, else ``None``.
+        place: location of the copy.
+        dataset: name of the dataset if the copy is in an HDF5 file, else ``None``.
         access: credentials and options of the store.
     """
 
@@ -46,11 +47,13 @@ class CopyRecord:
     access: Access
 
     def begin(self, copied: Mapping[str, Any], *, overwrite: bool, dry_run: bool = False) -> None:
-        """Record the source of a copy before the first block is written, or check the record.
+        """Record the source of a copy; if a record exists, check that the source is the same.
+
+        Call this method before the first block is written.
 
         Args:
-            copied: description of the source, as JSON values.
-            overwrite: whether the copy replaces all blocks, whatever their source.
+            copied: description of the source and of the copied part, as JSON values.
+            overwrite: whether this copy replaces all blocks, whatever their source.
             dry_run: whether to only check the record, without writing.
 
         Raises:
@@ -65,8 +68,8 @@ class CopyRecord:
             record = self.read()  # another process may have begun the same copy meanwhile
             if record is None:
                 msg = (
-                    f"{self.place} contains blocks that this copy did not write; replace them "
-                    "with --overwrite, or convert to another address"
+                    f"{self.place} contains blocks that this copy did not write; replace these "
+                    "blocks with --overwrite, or convert to another address"
                 )
                 raise VolumeError(msg)
         if record is None:
@@ -112,9 +115,9 @@ class CopyRecord:
         for name, wanted in copied.items():
             if record.get(name) != wanted:
                 msg = (
-                    f"{self.place} is a different copy, with {name} {_shown(record.get(name))}; "
-                    f"this copy has {name} {_shown(wanted)}; replace all blocks with --overwrite, "
-                    "or convert to another address"
+                    f"{self.place} contains a different copy, with {name} "
+                    f"{_shown(record.get(name))}, but this copy has {name} {_shown(wanted)}; "
+                    "replace all blocks with --overwrite, or convert to another address"
                 )
                 raise VolumeError(msg)
 

@@ -1,7 +1,7 @@
 """Choose the box that a loader reads: an explicit cut, the task's box, or the whole volume.
 
-An explicit cut is a box given by options. The task's box is enlarged by a margin, which is clipped
-at the bounds of the volume; `margins_left` returns the remaining margins.
+An explicit cut is a box given by options. The task's box is enlarged by a margin. At the bounds of
+the volume, the margin is clipped; `margins_left` returns the clipped margins.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Cutout:
         return needed.intersection(bounds), bounds
 
     def known_box(self) -> BoundingBox | None:
-        """Return the box of an explicit cut, or ``None`` if it also depends on the volume."""
+        """Return the box of an explicit cut, or ``None`` if the box depends on the volume."""
         if self.start is None or not (self.stop or self.size):
             return None
         return BoundingBox(self.start, self.stop or self.start + (self.size or 0))
@@ -115,22 +115,22 @@ class Cutout:
 
 
 def margins_left(chunk: Chunk, bbox: BoundingBox, low: Zyx, high: Zyx) -> tuple[Zyx, Zyx]:
-    """Return the margins that remain after clipping at the bounds of the volume.
+    """Return the margins of a task after clipping at the bounds of the volume.
 
     ```
-    domain |---------------------        a loader clips the margin of a task at the volume's end;
-    margin   (m)|                        only the remaining margin may be cropped from the chunk
-    task        |--------|
+    margin |mmmm|
+    domain   |---------------------      the loader has clipped the margin at the volume's end,
+    task        |--------|               so only mm may be cropped from the chunk
     ```
 
     Args:
         chunk: chunk of the task, with its domain.
         bbox: box of the task, without margin.
-        low: margin at the low end of each axis, voxels, zyx.
-        high: margin at the high end of each axis, voxels, zyx.
+        low: requested margin at the low end of each axis, voxels, zyx.
+        high: requested margin at the high end of each axis, voxels, zyx.
 
     Returns:
-        The remaining margins at the low and at the high ends.
+        The clipped margins at the low ends and at the high ends, voxels, zyx.
     """
     before, after = list(low), list(high)
     for axis in range(3):

@@ -33,15 +33,15 @@ def to_dask(
 ) -> Any:
     """Return a dask array that reads *volume* lazily.
 
-    If the same volume is opened in the same way, the dask tasks have the same names. A dask worker
-    in another process opens the volume again at its address.
+    The names of the dask tasks depend only on the address of the volume and on these arguments, so
+    that dask recognises equal tasks. A dask worker in another process opens the volume again.
 
     Args:
         volume: volume, opened for reading.
         channels: channels to read, in this order (default: all).
         time: time index to read (default: all time points, as the first axis of the array).
-        chunks: extent of a dask chunk, voxels, zyx (default: the write unit). If it is a multiple
-            of the write unit, no block is read twice.
+        chunks: extent of a dask chunk, voxels, zyx (default: the write unit). If *chunks* is a
+            multiple of the write unit, no block is read twice.
 
     Returns:
         Array of shape ([t,] [c,] z, y, x) and the volume's dtype. Axes that the volume does not
@@ -99,13 +99,13 @@ class VolumeArray:
         self.ndim = len(self.shape)
 
     def __dask_tokenize__(self) -> tuple[Any, ...]:
-        """Return the properties that identify the array, without reading voxels."""
+        """Return the properties from which dask derives task names, without reading voxels."""
         volume = self._volume
         level = (volume.url, getattr(volume, "mip", 0), str(volume.bounds), str(volume.dtype))
         return (*level, self.shape, self.channels, self._time)
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
-        """Return a part of the array; *key* has an integer, slice or list of integers per axis."""
+        """Read a part of the array; *key* has an integer, slice or list of integers per axis."""
         keys = _filled(key, self.ndim)
         positions = [_positions(k, n) for k, n in zip(keys, self.shape, strict=True)]
         spans = [(min(p, default=0), max(p, default=-1) + 1) for p in positions]

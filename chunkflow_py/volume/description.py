@@ -15,9 +15,10 @@ _SAMPLE = Zyx(64, 256, 256)  # largest extent of the box whose values are shown
 
 
 def described(url: str, mip: int = 0, opening: VolumeOptions | None = None) -> dict[str, str]:
-    """Return the properties of a volume as text, by name.
+    """Return the properties of a volume: name of the property -> text.
 
-    The values are those of a box in the middle of the volume, at the first time point.
+    The property ``values`` is the range of voxel values in a box in the middle of the volume, at
+    the first time point.
 
     Args:
         url: address of the volume.

@@ -141,7 +141,7 @@ def _means(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any]) -> None:
 
 
 def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any]:
-    """Return the smallest dtype in which `_rounded` can process the sum of *count* voxels."""
+    """Return the smallest dtype in which the sum of *count* voxels can be added and rounded."""
     most = (int(np.iinfo(dtype).max) + 1) * count
     sizes = (2, 4, 8)
     kinds = [np.dtype(f"{dtype.kind}{size}") for size in sizes]

@@ -37,7 +37,7 @@ _MOST = 4096  # limit in bytes; a document has about a hundred
 
 
 class Labelling(NamedTuple):
-    """How an operator has labelled objects; each object of the volume has its own id.
+    """How an operator has labelled the objects of a volume, each of which has a different id.
 
     Attributes:
         by: name of the operator that labelled the objects.
@@ -120,12 +120,13 @@ class LabellingRecords:
         return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
     def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
-        """Yield the documents of those regions whose first or last voxel is written by *tasks*.
+        """Yield the documents of regions that begin or end inside the boxes of *tasks*.
 
         Args:
-            tasks: index that finds the task that writes a voxel, see
+            tasks: index of the boxes that tasks write, see
                 `chunkflow_py.core.operator_base.WritersByPlace`.
-            time: time index to which all tasks write (default: each task has its own).
+            time: time index to which all tasks write (default: each task writes to its own time
+                index).
         """
         for region in self.regions:
             corners = (region.bbox.start, region.bbox.stop - 1)
@@ -182,7 +183,7 @@ class LabellingRecords:
         if not own.contains(box) or len(touched) > 1:
             msg = (
                 f"{self._volume.url} was labelled by tasks of size {own.size} (zyx, voxels), such "
-                f"as {own}, but {region}, of size {box.size}, is not inside one of their boxes; "
+                f"as {own}, but box {region} of size {box.size} is not inside the box of one task; "
                 f"use tasks of size {own.size}, or leave out --chunk-size of stitch-labels"
             )
             raise ChunkError(msg)

@@ -44,9 +44,9 @@ _COPIES = 2  # of a block that is being read: as stored, and decoded
 class VolumeLoader(OperatorBase):
     """Loads into each task the part of a volume that the task needs, or the whole volume.
 
-    If neighbouring tasks share blocks, decoded blocks are cached. The cache holds the blocks of a
-    plane of tasks, of a row of tasks, or of two tasks: the largest of these that fits into 512 MiB,
-    or into 32 MiB if the volume is on this machine.
+    If neighbouring tasks share blocks, decoded blocks are cached. The cache has room for the blocks
+    of a plane of tasks, of a row of tasks, or of two tasks. The largest of these three sizes is
+    chosen that is at most 512 MiB (32 MiB for a volume on a local disk).
 
     Attributes:
         source: object that opens the volume, or the file of each task.
@@ -99,7 +99,7 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """Addresses of all volumes to read, including levels with which checks compare chunks."""
+        """Addresses of all volumes to read: of *source*, and of levels that *checks* read."""
         compared = (getattr(check, "origin", None) for check in self.checks)
         return (*self.source.origins, *(each for each in compared if each is not None))
 
@@ -153,7 +153,7 @@ class VolumeLoader(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: the cache is freed together with the loader."""
+        """Do nothing, because the cache is freed together with the loader."""
 
     # --- hooks of the pipeline -----------------------------------------------------------------
 
@@ -277,11 +277,15 @@ class VolumeLoader(OperatorBase):
     def _shared_bytes(self) -> int:
         """Return the size of the cache in bytes, for blocks that several tasks read.
 
-        In raster order, all tasks of a plane are executed after a task and before its neighbour
-        along z; those of a row before its neighbour along y; and none before its neighbour along x.
-        In other orders, fewer tasks are executed in between. The cache holds the largest of three
-        sets: the blocks of the plane, of the row, or of two tasks. A set counts only if it fits
-        into `MOST_CACHED` (or `MOST_CACHED_LOCAL`), and if neighbours along its axis share blocks.
+        In raster order, between a task and its next neighbour along z, the tasks of a whole plane
+        are executed. Between neighbours along y, the tasks of a whole row are executed. Between
+        neighbours along x, no task is executed. In other orders, fewer tasks are executed between
+        neighbours.
+
+        So that neighbours along z, y or x read a shared block once, the cache must have room for
+        the blocks of a plane of tasks, of a row of tasks, or of two tasks. These sizes are tried in
+        this order. The first size is used that is at most `MOST_CACHED` (or `MOST_CACHED_LOCAL`),
+        if the neighbours share blocks.
         """
         grid = self._outline.boxes if self._has_tasks else None
         if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:
@@ -351,9 +355,10 @@ class VolumeLoader(OperatorBase):
 
 
 def _is_local(url: str) -> bool:
-    """Return whether an address is known to be a place on this machine.
+    """Return whether an address is known to be on a local disk.
 
-    Volumes of other libraries have addresses of their own, such as a spec of TensorStore.
+    The result is false for an address that only another library understands, such as a spec of
+    TensorStore.
     """
     try:
         return Location.parse(url).is_local

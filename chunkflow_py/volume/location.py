@@ -1,6 +1,6 @@
 """Parse the address of a volume into format, protocol, path and dataset.
 
-Examples, with ``/data`` as the working folder. Where the format is *detected*, it follows from the
+Examples, with ``/data`` as the working folder. *detected* means that the format follows from the
 stored files.
 
 | address                                        | format       | protocol | path               |
@@ -136,8 +136,8 @@ def volume_name(place: Location) -> str:
 def level_name(place: Location, mip: int) -> str:
     """Return the canonical name of a level, the same for all spellings of a local path.
 
-    Because a level can also be addressed directly, as an array, compare names only with
-    `chunkflow_py.volume.array_identity.same_array`.
+    A level has a second name if it is addressed directly, as an array. Therefore, compare names
+    only with `chunkflow_py.volume.array_identity.same_array`.
     """
     where = volume_name(place)
     if place.format == "h5":

@@ -100,8 +100,8 @@ def box_mask(
         volume: the mask volume, any dtype; a voxel is set if any channel is not zero.
         bbox: the box, in voxels of *voxel_size_nm*.
         voxel_size_nm: size of the voxels in which *bbox* is given, zyx.
-        fill_missing: whether voxels outside the mask volume count as zero; if false, they are an
-            error.
+        fill_missing: whether voxels outside the mask volume count as zero; if false, such voxels
+            raise an error.
 
     Raises:
         ChunkError: the voxels of the mask are smaller than *voxel_size_nm*.
@@ -125,8 +125,8 @@ def mask_of(chunk: Chunk, volume: Volume, *, fill_missing: bool = True) -> NDArr
     Args:
         chunk: chunk whose box and voxel size are used.
         volume: the mask volume, any dtype.
-        fill_missing: whether voxels outside the mask volume count as zero; if false, they are an
-            error.
+        fill_missing: whether voxels outside the mask volume count as zero; if false, such voxels
+            raise an error.
 
     Returns:
         (z, y, x) bool of the chunk's extent.
@@ -140,13 +140,13 @@ def touches_mask(
 ) -> Callable[[BoundingBox], bool]:
     """Return a function that checks whether the mask has a nonzero voxel in a given box.
 
-    The result depends only on the box, because a patch that extends over two tasks must be computed
-    in both tasks or in neither.
+    The result depends only on the box, not on the task, because a patch that extends over two tasks
+    must be computed in both tasks or in neither.
 
     Args:
         volume: the mask volume, any dtype; voxels outside the volume count as zero.
         box: region for which the mask is read once, in advance. If the function is called with a
-            box that extends beyond this region, it reads the mask again.
+            box that extends beyond this region, the function reads the mask again.
         voxel_size_nm: voxel size of the boxes, zyx.
 
     Raises:
@@ -315,9 +315,9 @@ def _ratio(volume: Volume, voxel_size_nm: VoxelSize, whose: tuple[str, str]) -> 
     z, y, x = (_quotient(m, c) for m, c in zip(volume.voxel_size_nm, voxel_size_nm, strict=True))
     if min(z, y, x) < 1:
         msg = (
-            f"the voxel size of mask {volume.url} is {volume.voxel_size_nm} nm, but that of "
-            f"{whose[0]} is {voxel_size_nm} nm (zyx); voxels of the mask must not be smaller; "
-            f"{whose[1]}"
+            f"the voxel size of mask {volume.url} is {volume.voxel_size_nm} nm, but the voxel size "
+            f"of {whose[0]} is {voxel_size_nm} nm (zyx), and voxels of the mask must not be "
+            f"smaller; {whose[1]}"
         )
         raise ChunkError(msg)
     return z, y, x

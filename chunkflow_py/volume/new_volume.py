@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeCreator(OperatorBase):
-    """Creates a volume once: before the first task, or, if a chunk is needed, with the first chunk.
+    """Creates a volume once: before the first task, or with the first chunk if options are missing.
 
     Attributes:
         url: address of the new volume.
@@ -49,12 +49,12 @@ class VolumeCreator(OperatorBase):
         task_memory: memory for one task, in bytes; `shard_for_memory` chooses shards that fit.
         voxel_size: size of a voxel, nanometres, zyx.
         data_type, channel_num, kind, encoding, max_mip, times: see `VolumeSpec`.
-        overwrite: whether to replace the metadata of an existing volume that differs.
+        overwrite: whether to replace the metadata of an existing volume that has other properties.
         creating: settings of the format, which are passed to `create_volume`.
         opening: options for reading and writing the volume.
         announced: volumes that the operators of the pipeline will create, as address -> function
-            that returns the description; this operator adds its own volume.
-        tell: function that shows a command to the user: the command for tasks of one shard each.
+            that returns the description of the volume; this operator adds its own volume.
+        tell: function that shows the user a generate-tasks command with one shard per task.
         command: name of the operator, for messages.
     """
 
@@ -227,7 +227,7 @@ class VolumeCreator(OperatorBase):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing, because no file is open."""
 
     def __call__(self, task: Task) -> Task:
         """Create the volume when the first task arrives."""
@@ -273,10 +273,11 @@ def plan_blocks(
 
     Args:
         boxes: boxes of the tasks, if known.
-        bounds: box of all voxels of the volume.
+        bounds: requested box of all voxels of the volume.
         url: address of the volume, for messages.
-        fixed: whether the volume must have exactly *bounds*. If false, tasks that do not align with
-            blocks that start at *bounds* reduce the volume to the region of the tasks.
+        fixed: whether the volume must have exactly *bounds*. If false, and no blocks that begin at
+            the start of *bounds* align with the tasks, the volume gets only the region of the
+            tasks.
     """
     block = fitting_block(boxes, bounds)
     region = hull_of(boxes)
@@ -300,17 +301,18 @@ def times_for(time: int | None, asked: int | None, of_input: int | None, url: st
     Args:
         time: time index that will be written, if any.
         asked: length that an option requests, if any.
-        of_input: length of the time axis of the pipeline's input, if it has one.
+        of_input: length of the time axis of the pipeline's input, or ``None`` if the input has no
+            time axis.
         url: address of the volume, for messages.
 
     Raises:
-        OptionError: the new volume would not have this time index.
+        OptionError: the time index *time* would be beyond the end of the new volume.
     """
     times = asked or (None if time is None else of_input)
     if time is not None and time >= (times or 0):
         known = "is not known" if times is None else f"is {times}"
         msg = (
-            f"time index {time} is to be written, but the number of time points of the new "
+            f"the pipeline writes time index {time}, but the number of time points of the new "
             f"volume {url} {known}; give --times {time + 1} or more"
         )
         raise OptionError(msg)
@@ -321,7 +323,7 @@ def checked_dtype(name: str | None, option: str) -> np.dtype[Any] | None:
     """Return the dtype called *name*.
 
     Raises:
-        OptionError: no dtype has this name, or its values are not real numbers.
+        OptionError: no dtype has this name, or the values of the dtype are not real numbers.
     """
     if name is None:
         return None
@@ -352,7 +354,7 @@ def kept_names(
 
     Args:
         model: the other volume.
-        channels: channels to take from it (default: all).
+        channels: channels of *model* that the new volume gets (default: all).
         url: address of the new volume; only zarr stores channel names.
         format: format of the new volume, if the address does not name it.
     """
@@ -366,7 +368,7 @@ def known_names(
     """Return the setting of `create_volume` for the channel names that the pipeline knows.
 
     Args:
-        voxels: properties of the voxels that the pipeline makes, if known.
+        voxels: properties of the voxels that the pipeline computes, if known.
         spec: description of the new volume.
         url: address of the new volume.
         format: format of the new volume, if the address does not name it.
@@ -376,13 +378,6 @@ def known_names(
 
 
 def _names_setting(names: Sequence[str], url: str, format: str | None) -> dict[str, Any]:
-    """Return the setting of `create_volume` for channel names, which only zarr stores.
-
-    Args:
-        names: one name per channel, or none.
-        url: address of the new volume.
-        format: format of the new volume, if the address does not name it.
-    """
     is_zarr = (Location.parse(url).format or format) == "zarr"
     return {"channel_names": tuple(names)} if names and is_zarr else {}
 

@@ -38,12 +38,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeOutput(OperatorBase):
-    """Writes the chunk of each task to one volume; several threads may call it in parallel.
+    """Operator that writes the chunk of each task to one volume; may run in several threads.
 
     Attributes:
         saver: saver that writes the volume.
         input_name: name of the chunk in the task.
-        intensity_threshold: do not write chunks whose voxels are all below this value.
+        intensity_threshold: a chunk is not written if all its voxels are below this value.
         upload_log: whether to write ``log/<box>.json`` with the time that each operator took.
         create_thumbnail: whether to write a thumbnail to the precomputed volume ``thumbnail`` in
             the folder of the volume. The thumbnail is the last channel of the first time point,
@@ -101,7 +101,10 @@ class VolumeOutput(OperatorBase):
             (self.upload_log, "--upload-log"), (self.create_thumbnail, "--create-thumbnail"),
         ):  # fmt: skip
             if wanted and self.saver.place.format == "h5":
-                msg = f"{self.saver.url} is a file, which does not support {option}; leave it out"
+                msg = (
+                    f"{self.saver.url} is one file, which does not support {option}; leave out "
+                    f"{option}"
+                )
                 raise OptionError(msg)
         self.saver.prepare(
             outline.boxes,
@@ -149,7 +152,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
-        """Yield the blocks and labelling records that are stored in the boxes of *tasks*."""
+        """Yield the stored blocks and labelling records that *tasks* will write again."""
         if self.saver.volume is not None:
             yield from stored_inside(self.saver.volume, tasks, time=self.saver.time)
             records = LabellingRecords(self.saver.volume, self.saver.opening.access)
@@ -227,8 +230,8 @@ class VolumeOutput(OperatorBase):
     def _thumbnail_saver(self, bounds: BoundingBox, unit: Zyx) -> tuple[VolumeSaver, int]:
         """Return the saver of the thumbnail, and the downsampling factor along y and x.
 
-        Each task writes its own blocks of the thumbnail. If the thumbnail exists, no two tasks may
-        share one of its blocks.
+        The blocks of a new thumbnail are chosen so that no two tasks share a block. If the
+        thumbnail exists, and two tasks share a block of the thumbnail, an error is raised.
         """
         from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.thumbnail import check_stored, halvings
@@ -285,7 +288,7 @@ class VolumeOutput(OperatorBase):
 
 
 def compute_device() -> str:
-    """Return the name of the GPU if PyTorch is loaded and finds one, else that of the processor."""
+    """Return the name of the GPU that PyTorch uses; without a GPU, the name of the processor."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return str(torch.cuda.get_device_name())

@@ -46,8 +46,8 @@ class VolumeSpec:
         times: number of time points, or ``None`` for a volume without a time axis.
         factor: downsampling factor from each level to the next, zyx.
         max_mip: number of the coarsest level to create.
-        first_factors: downsampling factors from mip 0 to 1, from mip 1 to 2 and so on; they
-            replace *factor* for the finest levels.
+        first_factors: downsampling factors from mip 0 to 1, from mip 1 to 2 and so on. For levels
+            beyond the end of this list, *factor* is used.
     """
 
     bounds: BoundingBox
@@ -192,8 +192,8 @@ class Volume(Protocol):
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
         """Return the addresses of the objects that store the write units that *bbox* touches.
 
-        They are spelled as in the result of `write`. The list is empty for a volume that is a
-        single file.
+        The addresses are spelled as in the result of `write`. The list is empty for a volume that
+        is a single file.
 
         Raises:
             GeometryError: *bbox* extends beyond the bounds.
@@ -223,7 +223,7 @@ def coarser(bounds: BoundingBox, factor: Zyx) -> BoundingBox:
 
 
 def names_of(volume: Volume, channels: Sequence[int] | None = None) -> tuple[str, ...]:
-    """Return the names of *channels* of a volume, or no names if any channel has none."""
+    """Return the names of *channels* of a volume; empty if not every channel has a name."""
     known = tuple(getattr(volume, "channel_names", ()))
     if len(known) != (volume.channels or 1):
         return ()
@@ -288,9 +288,8 @@ def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool
 def check_disjoint(boxes: BoxGrid | Iterable[BoundingBox], url: str) -> None:
     """Refuse boxes that share voxels, unless the boxes are identical.
 
-    To compare few pairs, the boxes of a list are assigned to the cells of a grid; a cell is as
-    large as the smallest box. If all boxes have a similar size, each box is compared only with its
-    neighbours.
+    Only boxes that share a cell of a coarse grid are compared, so that the time does not grow with
+    the square of the number of boxes. Along each axis, a cell is as long as the shortest box.
 
     Raises:
         AlignmentError: two boxes overlap; the message names both.
@@ -336,10 +335,16 @@ def check_inside(bbox: BoundingBox, bounds: BoundingBox, url: str) -> None:
 
 
 def checked_time(time: int | None, times: int, url: str) -> int:
-    """Return the time index to read from a volume with *times* time points; 0 if it has only one.
+    """Return the time index to read: *time*, or 0 if *time* is ``None``.
+
+    Args:
+        time: requested time index, if any.
+        times: number of time points of the volume.
+        url: address of the volume, for messages.
 
     Raises:
-        VolumeError: the index does not exist, or none is given.
+        VolumeError: the time index does not exist, or *time* is ``None`` although the volume has
+            several time points.
     """
     if time is None and times > 1:
         msg = (

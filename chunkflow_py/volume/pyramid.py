@@ -3,13 +3,14 @@
 ```
 level 0   |---------------|---------------|---------------|----|    tasks
 level 1   |-------|-------|-------|-------|-------|-------|----|    blocks: two per task
-level 2   |-------|-------|-------|-------|                         blocks: one per task
-level 3   |---------------|-------|                                 blocks: shared by tasks
+level 2   |---------------|---------------|---------------|----|    blocks: one per task
+level 3   |-------------------------------|--------------------|    blocks: two tasks share a block
 ```
 
-A pipeline writes the levels in which no two tasks share a write unit. The other levels are written
-by `chunkflow_py.run.whole_volume.downsampling`, because each of them needs the complete next finer
-level.
+A pipeline writes the levels in which no two tasks share a write unit (a block, or a shard if the
+level has shards). The other levels are written when all tasks are done, by
+`chunkflow_py.run.whole_volume.downsampling`, because each block of these levels needs the output of
+several tasks.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class PyramidLevel:
     sharded: bool
 
     def cut_by(self, boxes: BoxGrid | Sequence[BoundingBox], fine: BoundingBox) -> str | None:
-        """Return a description of a task boundary that cuts a write unit, or ``None``.
+        """Describe the first task boundary that cuts a write unit; ``None`` if no boundary does.
 
         Args:
             boxes: boxes of the tasks, in voxels of the pipeline's chunks.
@@ -93,10 +94,9 @@ def like_levels(
     If the new volume has more levels than the existing volume, the last factor is repeated.
 
     Args:
-        spec: description of the new volume, whose level 0 corresponds to level *mip* of the
-            existing volume.
+        spec: description of the new volume.
         url: address of the existing volume.
-        mip: level of the existing volume to start from.
+        mip: level of the existing volume that corresponds to level 0 of the new volume.
         opening: options for opening the existing volume.
 
     Raises:
@@ -117,8 +117,8 @@ def like_levels(
 def isotropic_factors(voxel_size_nm: tuple[float, float, float], levels: int) -> tuple[Zyx, ...]:
     """Return downsampling factors that make voxels as cubic as possible, one for each level.
 
-    An axis is halved at a level if its voxels are less than 1/√2 as long as the longest ones. If
-    there is no such axis, all axes are halved.
+    Let L be the longest edge of a voxel of a level. For the next level, all axes along which a
+    voxel is shorter than L/√2 are halved. If no axis is that short, all axes are halved.
 
     Args:
         voxel_size_nm: size of a voxel of level 0, nanometres, zyx.
@@ -137,7 +137,7 @@ def isotropic_factors(voxel_size_nm: tuple[float, float, float], levels: int) ->
 def levels_for_screen(
     size: Zyx, voxel_size_nm: tuple[float, float, float], factor: Zyx | None = None
 ) -> int:
-    """Return the number of levels above level 0 until no axis is longer than `SCREEN` voxels.
+    """Return how many coarser levels are needed to shorten all axes to at most `SCREEN` voxels.
 
     Axes that *factor* never shrinks may stay longer.
 
@@ -167,7 +167,7 @@ def level_factor(fine: Volume, coarse: Volume) -> Zyx:
     if any(abs(a * f - b) > 0.01 * b for (a, b), f in zip(pairs, factor, strict=True)):
         msg = (
             f"the voxel size of {coarse.url}, {coarse.voxel_size_nm} nm, is not an integer "
-            f"multiple of that of {fine.url}, {fine.voxel_size_nm} nm (zyx)"
+            f"multiple of the voxel size of {fine.url}, {fine.voxel_size_nm} nm (zyx)"
         )
         raise VolumeError(msg)
     return factor
@@ -274,7 +274,7 @@ class PyramidOutput(OperatorBase):
 
     @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
-        """Yield the stored blocks of the written levels that are in the boxes of *tasks*."""
+        """Yield the stored blocks that *tasks* will write again, in all levels to write."""
         for mip, volume in enumerate((self._volumes or [])[1:], self.chunk_mip + 1):
             if mip >= self.start_mip:
                 shrink = _power(self.factor, mip - self.chunk_mip)
@@ -282,7 +282,7 @@ class PyramidOutput(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for all levels of a chunk of extent *size*, and for encoded blocks."""
+        """Return the memory for the coarser levels of a chunk of extent *size*."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         if size is None or self._volumes is None:
@@ -304,8 +304,8 @@ class PyramidOutput(OperatorBase):
                 raise self._missing(mip) from error
             if (there := level_factor(volumes[-1], level)) != self.factor:
                 msg = (
-                    f"the voxels of mip {mip} of {self.url} are {there} times as large as those of "
-                    f"mip {mip - 1} (zyx), but --factor is {self.factor}; give --factor "
+                    f"the voxels of mip {mip} of {self.url} are {there} times as large as the "
+                    f"voxels of mip {mip - 1} (zyx), but --factor is {self.factor}; give --factor "
                     f"{there.as_option}"
                 )
                 raise VolumeError(msg)
@@ -388,7 +388,7 @@ class PyramidOutput(OperatorBase):
 
 @dataclass
 class FinerReader(OperatorBase):
-    """Loads the voxels of the finer level from which the box of a task is computed.
+    """Loads, for each task, the voxels of a finer level that the box of the task covers.
 
     Attributes:
         fine: the finer level.
@@ -421,7 +421,10 @@ class FinerReader(OperatorBase):
     def __call__(self, task: Task) -> Task:
         """Read the voxels of the finer level inside the task's box."""
         if task.region is None:
-            msg = "the task has no box, so there are no finer voxels to read; give it a box"
+            msg = (
+                "the task has no box, so it is unknown which voxels of the finer level to read; "
+                "give the task a box"
+            )
             raise OptionError(msg)
         box = task.region.bbox
         finer = BoundingBox(box.start * self.factor, box.stop * self.factor)

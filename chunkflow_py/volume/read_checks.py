@@ -1,7 +1,8 @@
 """Checks of loaded chunks: set bad sections to 0, and compare chunks with a coarser level.
 
 The loader prepares each check before the first task. It then calls the check with each chunk, the
-volume from which the chunk was read, and the time index. The check returns the chunk to pass on.
+volume from which the chunk was read, and the time index. The check returns the chunk for the next
+check.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Check(Protocol):
         """Raise an error before the first task if the check cannot be made."""
 
     def __call__(self, chunk: Chunk, volume: Volume, time: int | None = None, /) -> Chunk:
-        """Return the chunk to pass on; *time* is the time index that was read."""
+        """Return the chunk for the next check; *time* is the time index of the chunk."""
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Validation:
         mip: number of the coarser level.
         format: format of the volume, if the address does not name it.
         opening: options for reading and writing the volume.
-        time: time index to compare, if the loader does not pass one.
+        time: time index to compare, if the loader passes no time index.
     """
 
     url: str
@@ -112,7 +113,7 @@ def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B00
 
     Raises:
         VolumeNotFoundError: the file does not exist.
-        VolumeError: the file does not contain such a list.
+        VolumeError: the file does not contain a list of integers with the name ``section_ids``.
     """
     store = open_store(Location.parse(url).store_url, access)
     content = store.get(BAD_SECTIONS_FILE, DOCUMENT_BYTES)
@@ -141,7 +142,7 @@ def blacken(chunk: Chunk, sections: Sequence[int]) -> Chunk:
 
     Args:
         chunk: (z, y, x) or (c, z, y, x).
-        sections: global z positions of the sections; those outside the chunk are ignored.
+        sections: global z positions of the sections; positions outside the chunk are ignored.
     """
     first, last = chunk.bbox.start.z, chunk.bbox.stop.z
     inside = [z - first for z in sections if first <= z < last]
@@ -160,9 +161,9 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
     coarse  |-----|-----|-----|     as stored; voxel k covers the fine voxels k·f to (k+1)·f - 1
     ```
 
-    Each level is the rounded average of the next finer level. Integer intensities may therefore
-    differ by 1 for each halving of an axis. Floats may differ by 0.1 % of the largest absolute
-    value in this box of the coarser level. Coarse voxels that extend beyond the chunk are not
+    Integer intensities may differ by 1 for each halving of an axis, because each level is the
+    rounded average of the next finer level. Floats may differ by 0.1 % of the largest absolute
+    value that the coarser level has in this box. Coarse voxels that extend beyond the chunk are not
     compared.
 
     Args:
@@ -173,8 +174,8 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
 
     Raises:
         VolumeError: chunk and coarser level differ; the message gives a position and both values.
-        ChunkError: the coarse voxel size is not an integer multiple of the fine one, or the chunk
-            is a segmentation.
+        ChunkError: the voxel size of *coarse* is not an integer multiple of the voxel size of
+            *fine*, or the chunk is a segmentation.
     """
     if chunk.kind == "segmentation":
         msg = f"{fine.url} is a segmentation, which cannot be averaged; leave out --validate-mip"
@@ -207,8 +208,8 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
             f"chunk {chunk.bbox} of {fine.url} does not match the coarser level with voxels of "
             f"{coarse.voxel_size_nm} nm: {int(wrong.sum())} of {wrong.size} coarse voxels differ, "
             f"the first at {place} ({''.join(AXES)}), where the average of the chunk is "
-            f"{mean[index]:.6g}, but {stored[index]} is stored. Blocks are missing, or the coarser "
-            "level is outdated; restore the blocks, or write the coarser level again"
+            f"{mean[index]:.6g}, but {stored[index]} is stored; if blocks of the volume are lost, "
+            "restore them; if the coarser level is outdated, write this level again"
         )
         raise VolumeError(msg)
 

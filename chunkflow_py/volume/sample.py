@@ -21,10 +21,10 @@ _BOXES = 4  # most boxes along an axis
 
 
 def sample_of(volume: Volume) -> NDArray[Any]:
-    """Return voxels of each channel, (channels, voxels): all of a small volume, else a sample.
+    """Return voxels of each channel, (channels, voxels): all voxels of a small volume, or a sample.
 
-    The sample holds at most 64 boxes of 32 x 64 x 64 voxels (zyx), evenly spread over the volume.
-    Of a time series, it holds the first, the middle and the last time point.
+    The sample consists of at most 64 boxes of 32 x 64 x 64 voxels (zyx), evenly spread over the
+    volume. In a time series, the boxes are read at the first, the middle and the last time point.
 
     Raises:
         VolumeError: the voxels cannot be read.

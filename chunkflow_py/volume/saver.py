@@ -5,12 +5,14 @@ Properties of a new volume:
 | property               | source                                                                 |
 |------------------------|------------------------------------------------------------------------|
 | bounds                 | an option, else the domain of the pipeline's input, else the box       |
-|                        | around all tasks, else the first chunk's domain; but if the tasks do   |
-|                        | not align with blocks that start there, the box around all tasks       |
+|                        | around all tasks, else the domain of the first chunk                   |
 | block size             | an option, else the largest size up to 64 voxels that aligns all tasks |
 | time points            | an option, else the input of the pipeline, if a time index is written  |
-| dtype, channels, kind, | options, else the first chunk; for `create_output`, which runs before  |
-| voxel size             | the first chunk, the known output of the pipeline                      |
+| dtype, channels, kind, | options, else the first chunk; before the first chunk (see             |
+| voxel size             | `create_output`), the known properties of the pipeline's output        |
+
+If options give neither the bounds nor the block size, and the tasks do not align with any blocks
+that begin at the start of these bounds, the bounds are the box around all tasks.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeSaver:
-    """Writes chunks to one level of a volume; several threads may call it at the same time.
+    """Writes chunks to one level of a volume; may be called by several threads at the same time.
 
     Attributes:
         url: address of the volume.
@@ -135,19 +137,21 @@ class VolumeSaver:
         """Check the boxes of all tasks against the write units, before the first task.
 
         Args:
-            boxes: boxes that the tasks have when they reach the saver, if known.
+            boxes: for each task, the box that the task has when it arrives at the saver, if known.
             domain: bounds of the volume that the pipeline reads, if known.
             voxels: properties of the voxels that will be written, if known.
-            times: length of the time axis of the volume that the pipeline reads, if it has one.
-            voxel_size_nm: size of the voxels that will be written, zyx, if known.
+            times: length of the time axis of the volume that the pipeline reads, or ``None`` if
+                this volume has no time axis.
+            voxel_size_nm: size of the voxels that will be written, nanometres, zyx, if known.
             has_tasks: whether there are tasks, each of which may have a time index.
 
         Raises:
-            OptionError: no option or task selects one of several time points.
+            OptionError: the volume has several time points, but neither an option nor a task
+                selects a time index.
             ChunkError: the volume cannot store the voxels of the pipeline.
             VolumeNotFoundError: the volume does not exist and may not be created.
             VolumeError: the disk is full or read-only, the volume cannot be created with these
-                options, or it exists with other properties.
+                options, or the volume exists with other properties.
             AlignmentError: two tasks would write to one write unit; the message gives task sizes
                 that work.
             GeometryError: no task touches the volume.
@@ -247,8 +251,9 @@ class VolumeSaver:
     def __call__(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
         """Write the part of *chunk* inside the bounds of the volume; return the stored objects.
 
-        Voxels of another dtype are converted if the conversion only rounds: a map to uint8
-        (255·p, rounded half to even), a float to another float type, an integer to a wider type.
+        Voxels of another dtype are converted only if no value changes by more than rounding: a map
+        to uint8 (255·p, rounded half to even), a float to another float type, an integer to a wider
+        type.
 
         Args:
             chunk: the chunk to write.
@@ -276,7 +281,10 @@ class VolumeSaver:
         return volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
 
     def left_out(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
-        """Return the objects of a chunk that is not written; the ledger records their absence."""
+        """Return records of the objects of a chunk that is not written.
+
+        With these records, the ledger knows that the objects are missing on purpose.
+        """
         from chunkflow_py.store.store_protocol import Stored
 
         time = time if self.time is None else self.time
@@ -358,7 +366,7 @@ class VolumeSaver:
         voxel_size_nm: VoxelSize | None,
         times: int | None,
     ) -> VolumeSpec:
-        """Return the description of a new volume for voxels with these properties."""
+        """Return the description of a new volume for voxels with the properties *voxels*."""
         import numpy as np
 
         has_axis = voxels is not None and (voxels.channels > 1 or voxels.has_channel_axis)

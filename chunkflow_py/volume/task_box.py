@@ -84,10 +84,10 @@ def stored_inside(
 
     Args:
         volume: volume that the tasks write.
-        tasks: index that finds the task that writes a voxel, see
+        tasks: index of the boxes that tasks write, see
             `chunkflow_py.core.operator_base.WritersByPlace`.
         shrink: size of a voxel of *volume* in voxels of the tasks' boxes, zyx.
-        time: time index to which all tasks write (default: each task has its own).
+        time: time index to which all tasks write (default: each task writes to its own time index).
     """
     for unit in volume.stored_units():
         if time is not None and unit.time != time:

@@ -2,7 +2,7 @@
 
 ```
 spec        {"driver": "zarr3", "kvstore": "gs://bucket/em/"}     JSON, or an address of TensorStore
-axes        labels of the dimensions; if none, xyzc for precomputed and N5, czyx for other formats
+axes        labels of the dimensions; without labels, xyzc for precomputed and N5, else czyx
 voxel size  units of the dimensions, which TensorStore reads from the metadata
 ```
 
@@ -118,7 +118,7 @@ def _address(kvstore: str) -> str:
 class TensorStoreVolume:
     """An array that TensorStore reads, as a read-only `Volume`.
 
-    Its attributes are those of `chunkflow_py.volume.protocol.Volume`.
+    The attributes are those of `chunkflow_py.volume.protocol.Volume`.
     """
 
     times: int | None = None
@@ -192,7 +192,7 @@ class TensorStoreVolume:
         return Chunk(voxels, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Raise an error: the array is read only."""
+        """Raise an error, because the array is read only."""
         del time
         msg = (
             f"cannot write {chunk.bbox} to {self.url}: arrays of TensorStore are read only; write "
@@ -201,7 +201,7 @@ class TensorStoreVolume:
         raise VolumeError(msg)
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return no objects: tasks do not write this volume."""
+        """Return an empty list, because tasks do not write to this volume."""
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
@@ -240,9 +240,10 @@ class TensorStoreSource(VolumeSource):
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Addresses of the arrays that are read: several if the spec combines arrays.
+        """Addresses of the arrays to read; a spec that combines arrays has several.
 
-        If the array cannot be opened, the result is the spec; the loader later raises the error.
+        If the array cannot be opened, the result is the spec, because the loader raises the error
+        later.
         """
         try:
             places = self.open().places
@@ -280,7 +281,7 @@ def loader_of(
 
 
 def _places(spec: Any) -> Iterator[str]:
-    """Yield the addresses of all arrays in a spec whose defaults TensorStore has filled in."""
+    """Yield the addresses of all arrays in the complete spec that TensorStore gives when open."""
     if isinstance(spec, list):
         for each in spec:
             yield from _places(each)
@@ -339,7 +340,7 @@ def _axes(array: Any, axes: str | None, url: str) -> str:
         msg = (
             f"{url} has the dimensions {names} of extent {[*array.shape]}, but a volume must have "
             "z, y, x and optionally c (channels); name the dimensions with --axes, such as czyx, "
-            "or select some of them with a transform in --spec"
+            "or select some dimensions with a transform in --spec"
         )
         raise VolumeError(msg)
     return "".join("." if i in extra else name for i, name in enumerate(names))

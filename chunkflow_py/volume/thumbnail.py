@@ -29,8 +29,8 @@ def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST)
     """Return how many times y and x can be halved so that no two tasks share a thumbnail voxel.
 
     Args:
-        unit: grid step, counted from the start of *bounds*, that hits all task boundaries, zyx; 0
-            along an axis with one task.
+        unit: step of the coarsest grid on which all tasks begin and end, voxels, zyx; 0 along an
+            axis with one task. The grid begins at the start of *bounds*.
         bounds: box of all voxels of the volume.
         mip: level of the volume from which the thumbnail is made.
         coarsest: number of the coarsest level that the thumbnail may have.
@@ -73,12 +73,13 @@ def thumbnail(chunk: Chunk, factor: int) -> Chunk:
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), integer, or float in [0, 1]. Of several channels, only
-            the last is used (in an affinity map, this is z).
-        factor: downsampling factor along y and x. At the boundary of the chunk, the mean is taken
-            over the voxels that the chunk has.
+            the last channel is used (in an affinity map, the z channel).
+        factor: downsampling factor along y and x. A thumbnail voxel that extends beyond the chunk
+            is the mean of the voxels inside the chunk.
 
     Returns:
-        Chunk (z, y, x) of uint8. Its positions along y and x are those of *chunk* / *factor*.
+        Chunk (z, y, x) of uint8. The voxel offset is that of *chunk*, divided by *factor* along y
+        and x and rounded down.
 
     Raises:
         ChunkError: the voxels are labels, which cannot be averaged.

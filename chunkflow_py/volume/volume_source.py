@@ -34,7 +34,7 @@ class VolumeSource(ABC):
     @property
     @abstractmethod
     def origins(self) -> tuple[str, ...]:
-        """Canonical addresses of what is read; the pipeline must not write to these addresses."""
+        """Canonical addresses of the volumes or files to read, which no operator may write."""
 
     @property
     def is_one_file(self) -> bool:

@@ -83,11 +83,10 @@ def check_asked(
     Args:
         volume: the existing volume, or the description of the volume that will be created.
         url: address of the volume, for messages.
-        block_size: requested extent of a block, voxels, zyx; ``None`` accepts any value, here and
-            in the following arguments.
-        shard_size: requested extent of a shard, voxels, zyx.
-        encoding: requested compression.
-        times: requested length of the time axis.
+        block_size: requested extent of a block, voxels, zyx, or ``None`` for any extent.
+        shard_size: requested extent of a shard, voxels, zyx, or ``None`` for any extent.
+        encoding: requested compression, or ``None`` for any compression.
+        times: requested length of the time axis, or ``None`` for any length.
 
     Raises:
         VolumeError: a property differs; the message gives both values.
@@ -108,7 +107,7 @@ def check_asked(
     for option, asked, found in pairs:
         if asked != found:
             msg = (
-                f"{url} already exists with {found}, but {option} is {asked}; leave {option} out, "
+                f"{url} already exists with {found}, but {option} is {asked}; leave out {option}, "
                 "or write to another volume"
             )
             raise VolumeError(msg)
@@ -131,7 +130,8 @@ def check_voxels(
         url: address of the volume, for messages.
 
     Raises:
-        ChunkError: dtype or channels do not match; the message gives those of pipeline and volume.
+        ChunkError: the dtype or the number of channels does not match; the message gives the values
+            of the pipeline and of the volume.
     """
     import numpy as np
 
@@ -172,15 +172,15 @@ def fitted(chunk: Chunk, volume: Volume) -> Chunk:
 
 
 def check_time_chosen(times: int | None, url: str) -> None:
-    """Refuse a volume of several time points unless an option or task selects one.
+    """Refuse a volume of several time points, if neither an option nor a task selects a time index.
 
     Raises:
-        OptionError: there are several time points, and none is selected.
+        OptionError: the volume has several time points.
     """
     if times is not None and times > 1:
         msg = (
-            f"{url} has {times} time points, and neither an option nor the task selects one to "
-            f"write; give --time, from 0 to {times - 1}"
+            f"{url} has {times} time points, but neither an option nor the task selects the time "
+            f"index to write; give --time, from 0 to {times - 1}"
         )
         raise OptionError(msg)
 
@@ -285,7 +285,7 @@ def check_added_level(
         opening: options for reading and writing the volume.
 
     Raises:
-        VolumeError: the voxel size differs from the expected one; the message gives both.
+        VolumeError: the voxel size differs from the expected voxel size; the message gives both.
     """
     if mip == 0:
         return
@@ -298,8 +298,8 @@ def check_added_level(
         levels = ", ".join(map(str, there.mips))
         msg = (
             f"{url} has no mip {mip}, only mip {levels}; with a factor of {spec.factor} per level, "
-            f"the voxel size of mip {mip} would be {tuple(expected_nm)} nm (zyx), but that of the "
-            f"voxels to write is {spec.voxel_size_nm} nm; choose another --mip"
+            f"the voxel size of mip {mip} would be {tuple(expected_nm)} nm (zyx), but the voxels "
+            f"to write have the size {spec.voxel_size_nm} nm; choose another --mip"
         )
         raise VolumeError(msg)
 
@@ -332,13 +332,13 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
         msg = (
             f"cannot create {url} with levels up to mip {spec.max_mip}: mip {last} has only "
             f"{size} voxels (zyx), and with a factor of {spec.step(last)} no coarser level would "
-            f"have fewer; choose at most --max-mip {last}"
+            f"have fewer voxels; choose at most --max-mip {last}"
         )
         raise VolumeError(msg)
 
 
 def _last_level(spec: VolumeSpec, mip: int) -> tuple[int, Zyx]:
-    """Return the finest level after which the extent no longer shrinks, and its extent."""
+    """Return the number and extent of the last level that is smaller than the next finer level."""
     boxes = [spec.bounds]
     for level in count(mip):
         boxes.append(coarser(boxes[-1], spec.step(level)))

@@ -77,7 +77,7 @@ def test_existing(tmp_path):
     run(line, url)
     before = info(tmp_path)
     text = run(line, url, "-c", 2, code=1)
-    assert "its num_channels is 1, not 2" in text
+    assert "num_channels is 1, but the new volume has 2" in text
     assert "--overwrite" in text
     assert info(tmp_path) == before
     run(line, url, "-c", 2, "--overwrite")

@@ -106,7 +106,7 @@ def test_images_stacks_and_compressed_files():
         ("load-mrc -f text.mrc", "which is damaged or not an MRC file"),
         ("load-mrc -f cut.mrc", "which is damaged or not an MRC file"),
         ("load-mrc -f waves.mrc", "holds complex64, but a chunk holds real numbers"),
-        ("load-mrc -f axes.mrc", "its axes are [3, 2, 2], not 1, 2 and 3"),
+        ("load-mrc -f axes.mrc", "must be 1, 2 and 3 in any order, but are [2, 2, 3]"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(line, message):

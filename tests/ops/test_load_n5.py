@@ -51,7 +51,7 @@ def test_a_task_reads_its_part_of_a_dataset():
     ("options", "message"),
     [
         ("-f nowhere.n5", "nowhere.n5"),
-        ("-f em.n5 -p raw/none", "holds no N5 dataset"),
+        ("-f em.n5 -p raw/none", "is not an N5 volume"),
         ("-f em.n5 -p raw/s0 -m 3", "has no mip 3"),
     ],
 )

@@ -144,7 +144,7 @@ def test_prefixes_and_empty_files():
         ("load-nrrd -f missing.nrrd", "missing.nrrd does not exist"),
         ("load-nrrd -f text.nrrd", "is not an NRRD file; check --file-name"),
         ("load-nrrd -f cut.nrrd", "is damaged"),
-        ("load-nrrd -f five.nrrd", "has 5 axes, sizes [1, 1, 1, 1, 1]"),
+        ("load-nrrd -f five.nrrd", "has 5 axes of sizes [1, 1, 1, 1, 1]"),
         ("load-nrrd -f good.nrrd -c 1", "has channel 0 only, but channel 1"),
         ("create-bbox -s 9 9 9 -z 1 1 1 load-nrrd -f good.nrrd", "lies outside of good.nrrd"),
         ("load-nrrd -f good.nrrd save-nrrd -f good.nrrd", "which load-nrrd reads"),

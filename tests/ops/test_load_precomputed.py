@@ -162,7 +162,7 @@ def test_validate_mip_refuses(em):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        ("-v file://nowhere", 1, "file://nowhere holds no precomputed volume"),
+        ("-v file://nowhere", 1, "file://nowhere is not a precomputed volume"),
         ("-v precomputd://x", 1, "did you mean precomputed://?"),
         ("", 2, "--volume-path"),
         (

@@ -70,7 +70,7 @@ def test_tasks_are_checked_first(tmp_path, out):
 def test_no_create(tmp_path, out):
     """--no-create refuses a missing volume in one sentence, before any work."""
     text = run("create-chunk save-precomputed --no-create -v", out, code=1)
-    assert f"Error: {out} holds no precomputed volume" in text
+    assert f"Error: {out} is not a precomputed volume" in text
     assert "Traceback" not in text
     assert list(tmp_path.iterdir()) == []
 
@@ -169,4 +169,4 @@ def test_a_level_that_the_volume_cannot_have_is_told_by_sizes(out):
     run(made, "save-precomputed", "-v", out)
     said = run(made, "save-precomputed", "-v", out, "--mip", 2, code=1)
     assert "has no mip 2, only mip 0; with a factor of (2, 2, 2) per level, the voxel size" in said
-    assert "(160.0, 16.0, 16.0) nm (zyx), but that of the voxels to write is (40.0" in said
+    assert "(160.0, 16.0, 16.0) nm (zyx), but the voxels to write have the size (40.0" in said

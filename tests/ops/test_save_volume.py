@@ -24,7 +24,7 @@ def run(*words, code=0):
         ("-v zarr://https://host.invalid/out", 1, "web servers can only be read"),
         ("-v zarr://out --shard-size 8 8 8", 2, "needs a block size"),
         ("-v zarr://out -b 6 6 6 --shard-size 8 8 8", 2, "try (12, 12, 12)"),
-        ("-v zarr://out --time 1", 2, "time index 1 is to be written"),
+        ("-v zarr://out --time 1", 2, "the pipeline writes time index 1"),
         ("-v zarr://out --encoding jpeg", 1, "jpeg"),
         ("-v precomputed://out --encoding zstd", 1, "zstd"),
         ("-v n5://out", 1, "read only"),

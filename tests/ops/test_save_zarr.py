@@ -153,7 +153,7 @@ def test_disk_full(tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        ("create-chunk save-zarr -s out --no-create", 1, "out holds no zarr volume"),
+        ("create-chunk save-zarr -s out --no-create", 1, "out is not a zarr volume"),
         ("create-chunk save-zarr -s out --dtype complex64", 2, "--dtype complex64 is not"),
         ("create-chunk save-zarr -s out --dtype nonsense", 2, "--dtype nonsense is not"),
         ("create-chunk save-zarr -s out --dtype uint8 --infer-dtype", 2, "contradict each other"),

@@ -275,10 +275,10 @@ def test_another_copy_is_not_gone_on_with(tmp_path, scheme):
     before = open_volume(target).read(BOUNDS).array
     done = run("convert", source, target)
     assert done.exit_code == 1
-    assert f"a different copy, with source file://{tmp_path}/other; this" in done.output
+    assert f"a different copy, with source file://{tmp_path}/other, but this" in done.output
     assert f"this copy has source file://{tmp_path}/source-em.h5; replace all blocks" in done.output
     done = run("convert", other, target, "-c", "1,0")
-    assert "with channels [0, 1]; this copy has channels [1, 0]" in done.output
+    assert "with channels [0, 1], but this copy has channels [1, 0]" in done.output
     assert run("--dry-run", "convert", source, target).exit_code == 1
     np.testing.assert_array_equal(open_volume(target).read(BOUNDS).array, before)
     assert run("convert", source, target, "--overwrite").exit_code == 0
@@ -295,7 +295,7 @@ def test_what_nobody_copied_is_not_gone_on_with(tmp_path, scheme):
     filled(target, spec)
     done = run("convert", source, target)
     assert done.exit_code == 1
-    assert "blocks that this copy did not write; replace them with --overwrite" in done.output
+    assert "that this copy did not write; replace these blocks with --overwrite" in done.output
     create_volume(spec, f"{target}2.h5" if scheme == "h5" else f"{target}2")
     done = run("convert", source, f"{target}2.h5" if scheme == "h5" else f"{target}2")
     assert done.exit_code == 0, done.output

@@ -292,7 +292,7 @@ def test_equal_annotations_of_two_tasks_are_stored_once(tmp_path):
         )),
     ):  # fmt: skip
         parts.put(part_key(halves[1]), Part(wrong, BOUNDS, 2).encoded())
-        with pytest.raises(VolumeError, match=r"two different annotations .* have the id \d+, at"):
+        with pytest.raises(VolumeError, match=r"two different annotations .* have the id \d+;"):
             merge_annotations(parts, open_store(f"{tmp_path}/no"), SMALL)
 
 
@@ -339,10 +339,10 @@ def test_annotations_outside_the_bounds_are_refused():
     with pytest.raises(ChunkError) as error:
         Part(Annotations("point", wrong), BOUNDS).encoded()
     assert str(error.value).startswith(
-        "annotation 1 at (20.0, 20.0, 131.5) lies outside the bounds 10-60_0-100_-20-131"
+        "annotation number 1 at (20.0, 20.0, 131.5) is outside the bounds 10-60_0-100_-20-131"
     )
     ball = Annotations("ellipsoid", np.array([[[20, 20, 20], [11, 1, 1]]]))
-    with pytest.raises(ChunkError, match=r"annotation 0 at \(9.0, 19.0, 19.0\)-\(31.0, 21.0"):
+    with pytest.raises(ChunkError, match=r"number 0 at \(9.0, 19.0, 19.0\)-\(31.0, 21.0"):
         Part(ball, BOUNDS).encoded()
 
 
@@ -414,7 +414,7 @@ def test_wrong_questions_and_damaged_collections(tmp_path):
     for change in ({"@type": "x"}, {"annotation_type": "POLYLINE"}, {"dimensions": {"t": [1, "s"]}},
                    {"spatial": 7}):  # fmt: skip
         (tmp_path / "all" / "info").write_text(json.dumps(info | change))
-        with pytest.raises(VolumeError, match="does not describe annotations that can be read"):
+        with pytest.raises(VolumeError, match="is damaged or describes annotations that are not"):
             open_annotations(f"{tmp_path}/all")
 
 

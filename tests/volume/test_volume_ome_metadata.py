@@ -230,7 +230,7 @@ class TestLabels:
             models.image_label_types.Label.model_validate(found)
         volume = open_volume(f"{tmp_path}/em/labels/cells", mip=1)
         assert (volume.kind, volume.dtype) == ("segmentation", np.uint64)
-        with pytest.raises(VolumeNotFoundError, match=r"it holds cells, nuclei.*name one"):
+        with pytest.raises(VolumeNotFoundError, match=r"contains cells, nuclei.*name an"):
             open_volume(f"{tmp_path}/em/labels")
 
     @pytest.mark.parametrize("version", VERSIONS)
@@ -382,15 +382,15 @@ class TestRead:
                         }
                     ]
                 },
-                r"stores its scale in a separate array \(sizes\), which is not supported",
+                r"numbers of its scale in a separate array \(sizes\), which is not supported",
             ),
             (
                 {"coordinateTransformations": [{"type": "translation", "path": "shifts"}]},
-                r"stores its translation in a separate array \(shifts\)",
+                r"stores the numbers of its translation in a separate array \(shifts\)",
             ),
             (
                 {"coordinateTransformations": [{"type": "rotation", "rotation": []}]},
-                "transformation of type 'rotation', which is not supported: only identity, scale",
+                "transformation of type 'rotation', but only identity, scale",
             ),
             (
                 {"coordinateTransformations": steps([1, "b", 1])},
@@ -402,7 +402,7 @@ class TestRead:
                 "has 4 axes, but its scale is",
             ),
             ({"datasets": [{"path": "../other"}]}, "cannot be the key of an object"),
-            ({"datasets": [{"path": "nowhere"}]}, "names 'nowhere' as its mip 0, but this array"),
+            ({"datasets": [{"path": "nowhere"}]}, "array 'nowhere' as mip 0, but this array"),
             ({"datasets": []}, "has no mip 0"),
             ({"datasets": 7}, "cannot open .*damaged"),
         ],
@@ -524,7 +524,7 @@ class TestCoordinateSystems:
         if inside:
             found = {"type": "sequence", "transformations": [*steps([1, 1, 1]), found]}
         write_systems(tmp_path / "em", [{**found, "output": {"name": "intrinsic"}}])
-        with pytest.raises(VolumeError, match=f"of type {kind!r}, which is not supported: only"):
+        with pytest.raises(VolumeError, match=f"of type {kind!r}, but only identity, scale"):
             open_volume(str(tmp_path / "em"))
 
     @pytest.mark.parametrize(
@@ -532,10 +532,10 @@ class TestCoordinateSystems:
         [
             (
                 [{**steps([1, 1, 1])[0], "output": {"name": "stage"}}],
-                r"coordinate systems intrinsic, atlas, but dataset 's0' lies in 'stage'",
+                r"coordinate systems intrinsic, atlas, but .* dataset 's0' lead to 'stage'",
             ),
-            (steps([1, 1, 1]), "but dataset 's0' lies in None"),
-            ([], "but dataset 's0' lies in None"),
+            (steps([1, 1, 1]), "but .* dataset 's0' lead to None"),
+            ([], "but .* dataset 's0' lead to None"),
             ([{"type": "sequence", "output": "intrinsic"}], "field 'transformations' is missing"),
             (
                 [{"type": "sequence", "output": "intrinsic", "transformations": 7}],
@@ -555,20 +555,20 @@ class TestCoordinateSystems:
         """Without coordinate systems in the list, the message says that there are none."""
         found = [{**steps([1, 1, 1])[0], "output": {"name": "intrinsic"}}]
         write_systems(tmp_path / "em", found, systems=())
-        with pytest.raises(VolumeError, match="coordinate systems none, but dataset 's0' lies in"):
+        with pytest.raises(VolumeError, match="systems none, but .* dataset 's0' lead to"):
             open_volume(str(tmp_path / "em"))
 
     def test_not_the_same_volume(self, tmp_path):
         """An image of version 0.5 is not continued as one of 0.6."""
         create_volume(SPEC, f"zarr://{tmp_path}/em", ome_version="0.5")
-        with pytest.raises(VolumeError, match=r"its version .* is 0\.5, not 0\.6"):
+        with pytest.raises(VolumeError, match=r"version .* is 0\.5, but the new volume has 0\.6"):
             create_volume(replace(SPEC, max_mip=1), f"zarr://{tmp_path}/em", ome_version="0.6")
 
     def test_labels_have_the_version_of_the_image(self, tmp_path):
         """Labels take the version of their image, and no other."""
         create_volume(SPEC, f"zarr://{tmp_path}/em", ome_version="0.6")
         cells = replace(SPEC, kind="segmentation", dtype=np.dtype("u4"))
-        with pytest.raises(VolumeError, match=r"its image is OME-Zarr 0\.6, and labels must have"):
+        with pytest.raises(VolumeError, match=r"image that contains these labels is OME-Zarr 0\.6"):
             create_volume(cells, f"zarr://{tmp_path}/em/labels/cells", ome_version="0.5")
         assert not (tmp_path / "em/labels").exists()
         create_volume(cells, f"zarr://{tmp_path}/em/labels/cells")
@@ -598,8 +598,8 @@ class TestCreatedAgain:
     @pytest.mark.parametrize(
         ("change", "text"),
         [
-            ({"dtype": np.dtype("u2")}, "data_type .*is uint8, not uint16"),
-            ({"bounds": BOUNDS.grow((0, 0, 1))}, r"shape .*is \[21, 33, 33\], not \[21, 33, 35\]"),
+            ({"dtype": np.dtype("u2")}, "data_type .*is uint8, but the new volume has uint16"),
+            ({"bounds": BOUNDS.grow((0, 0, 1))}, r"shape .*\[21, 33, 33\], but .* \[21, 33, 35\]"),
             ({"bounds": BOUNDS.translate((0, 0, 8))}, "scale and translation at mip 0"),
             ({"voxel_size_nm": (40.0, 4.0, 4.0)}, "scale and translation at mip 0"),
             ({"block_size": Zyx(8, 8, 8)}, "chunk_grid .*16, 16.*8, 8"),
@@ -614,7 +614,7 @@ class TestCreatedAgain:
         url = f"zarr://{tmp_path}/em"
         create_volume(SPEC, url)
         before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-        with pytest.raises(VolumeError, match=f"already holds another volume: its .*{text}"):
+        with pytest.raises(VolumeError, match=f"already contains another volume, where .*{text}"):
             create_volume(replace(SPEC, max_mip=1, **change), url)
         assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
         made = create_volume(replace(SPEC, **change), url, overwrite=True)
@@ -632,7 +632,7 @@ class TestCreatedAgain:
     def test_array_and_group(self, tmp_path):
         """A plain array is no image."""
         create_volume(SPEC, f"zarr://{tmp_path}/em", plain=True)
-        with pytest.raises(VolumeError, match="node_type .*is array, not group"):
+        with pytest.raises(VolumeError, match="node_type .*is array, but the new volume has group"):
             create_volume(SPEC, f"zarr://{tmp_path}/em")
 
     def test_damaged(self, tmp_path):

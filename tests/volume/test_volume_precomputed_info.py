@@ -125,7 +125,7 @@ def test_senseless(field, value):
 
 def test_png_of_16_bits_is_read_but_not_made():
     """CloudVolume cannot read it, so no new volume has it; one of TensorStore is opened."""
-    with pytest.raises(VolumeError, match="CloudVolume cannot; choose encoding raw"):
+    with pytest.raises(VolumeError, match="CloudVolume cannot .*; choose encoding raw"):
         create_info(spec("uint16", encoding="png"), layer_type="image")
     info = create_info(spec("uint16"), layer_type="image")
     info["scales"][0]["encoding"] = "png"

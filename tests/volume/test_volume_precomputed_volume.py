@@ -171,20 +171,20 @@ def test_levels_are_added(url):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"dtype": "uint16"}, "data_type is uint8, not uint16"),
-        ({"channels": 2}, "num_channels is 1, not 2"),
-        ({"kind": "probability"}, "kind is image, not probability"),
-        ({"encoding": "npz"}, "encoding at mip 0 is raw, not npz"),
+        ({"dtype": "uint16"}, "data_type is uint8, but the new volume has uint16"),
+        ({"channels": 2}, "num_channels is 1, but the new volume has 2"),
+        ({"kind": "probability"}, "kind is image, but the new volume has probability"),
+        ({"encoding": "npz"}, "encoding at mip 0 is raw, but the new volume has npz"),
         ({"bounds": BoundingBox(BOUNDS.start, BOUNDS.stop + 1)}, "size at mip 0 is"),
-        ({"factor": Zyx(1, 2, 2), "max_mip": 1}, "key at mip 1 is 8_9_80, not 8_9_40"),
-        ({"shard_size": SHARD}, "sharding at mip 0 is None, not"),
+        ({"factor": Zyx(1, 2, 2), "max_mip": 1}, "key at mip 1 is 8_9_80, but .* has 8_9_40"),
+        ({"shard_size": SHARD}, "sharding at mip 0 is None, but the new volume has"),
     ],
 )
 def test_another_volume(url, change, words):
     """Creating another volume in the same place says what differs; overwriting is asked for."""
     create_volume(spec(kind="image", max_mip=1), url)
     other = spec(**{"kind": "image", "max_mip": 1, **change})
-    with pytest.raises(VolumeError, match=f"info file of another volume: its {words}"):
+    with pytest.raises(VolumeError, match=f"info file of another volume, where {words}"):
         create_volume(other, url)
     volume = create_volume(other, url, overwrite=True)
     assert volume.dtype == other.dtype

@@ -308,7 +308,7 @@ class TestShards:
         path.write_bytes(bytes(content))
         volume = open_volume(str(tmp_path))
         box = volume.bounds if whole else BoundingBox.from_size((0, 0, 0), (2, 2, 2))
-        with pytest.raises(VolumeError, match=r"c/0/0/0 of .* is damaged: its checksum"):
+        with pytest.raises(VolumeError, match=r"c/0/0/0 of .* is damaged: the checksum"):
             volume.read(box)
 
     def test_missing_blocks(self, tmp_path):

@@ -34,18 +34,18 @@ def image(document):
     ("key", "change", "text"),
     [
         ("zarr.json", "{", "is damaged: Expecting property name"),
-        ("zarr.json", "[1]", "it holds a list, not an object"),
-        ("zarr.json", lambda d: d.update(zarr_format=9), "its zarr_format is 9, not 3"),
+        ("zarr.json", "[1]", "the document contains a list, not a JSON object"),
+        ("zarr.json", lambda d: d.update(zarr_format=9), "zarr_format is 9, but must be 3"),
         ("zarr.json", lambda d: d.pop("zarr_format"), "the field 'zarr_format' is missing"),
         ("zarr.json", lambda d: d.pop("node_type"), "the field 'node_type' is missing"),
-        ("zarr.json", lambda d: d.update(node_type="tree"), "its node_type is 'tree'"),
-        ("zarr.json", lambda d: d.update(attributes=[]), "its attributes holds a list"),
+        ("zarr.json", lambda d: d.update(node_type="tree"), "node_type is 'tree'"),
+        ("zarr.json", lambda d: d.update(attributes=[]), "the field attributes contains a list"),
         ("zarr.json", lambda d: image(d).pop("datasets"), "no list of datasets"),
         ("zarr.json", lambda d: image(d).update(datasets={"a": 1}), "no list of datasets"),
         ("zarr.json", lambda d: image(d)["datasets"][0].pop("path"), "has no path"),
         ("zarr.json", lambda d: image(d).update(axes=[3, 4, 5]), "has an unexpected structure"),
         ("0/zarr.json", lambda d: d.pop("shape"), "is damaged"),
-        ("0/zarr.json", lambda d: d.update(zarr_format=9), "its zarr_format is 9, not 3"),
+        ("0/zarr.json", lambda d: d.update(zarr_format=9), "zarr_format is 9, but must be 3"),
         ("0/zarr.json", lambda d: d.update(codecs=[{}]), "the field 'name' is missing"),
     ],
 )
@@ -53,7 +53,7 @@ def test_version_3(tmp_path, key, change, text):
     """The document that is damaged is named, and what is wrong with it."""
     create_volume(SPEC, f"zarr://{tmp_path}/z")
     damaged(tmp_path / "z", key, change)
-    with pytest.raises(VolumeError, match=rf"cannot open .*/z: its {key} is damaged: ") as error:
+    with pytest.raises(VolumeError, match=rf"cannot open .*/z: {key} is damaged: ") as error:
         open_volume(f"zarr://{tmp_path}/z")
     assert text in str(error.value)
 
@@ -61,8 +61,8 @@ def test_version_3(tmp_path, key, change, text):
 @pytest.mark.parametrize(
     ("key", "change", "text"),
     [
-        (".zgroup", lambda d: d.update(zarr_format=9), "its zarr_format is 9, not 2"),
-        (".zattrs", "[]", "it holds a list"),
+        (".zgroup", lambda d: d.update(zarr_format=9), "zarr_format is 9, but must be 2"),
+        (".zattrs", "[]", "the document contains a list"),
         (".zattrs", lambda d: image(d).pop("datasets"), "no list of datasets"),
         ("0/.zarray", "nothing", "is damaged: Expecting value"),
         ("0/.zarray", lambda d: d.pop("chunks"), "chunks"),
@@ -72,6 +72,6 @@ def test_version_2(tmp_path, key, change, text):
     """The same is true of the documents of version 2."""
     create_volume(SPEC, f"zarr2://{tmp_path}/z")
     damaged(tmp_path / "z", key, change)
-    with pytest.raises(VolumeError, match=rf"cannot open .*/z: its {key} is damaged: ") as error:
+    with pytest.raises(VolumeError, match=rf"cannot open .*/z: {key} is damaged: ") as error:
         open_volume(f"zarr://{tmp_path}/z")
     assert text in str(error.value)

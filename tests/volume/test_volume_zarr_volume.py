@@ -120,7 +120,7 @@ class TestZarr(LocalContract):
         assert (volume.block_size, volume.write_unit) == (Zyx(4, 8, 8), BLOCK)
         with pytest.raises(AlignmentError, match=r"nearest aligned box is -3-5_7-23_100-116"):
             volume.write(noise(BoundingBox.from_size(BOUNDS.start, (4, 8, 8))))
-        with pytest.raises(VolumeError, match=r"not a multiple .* nearest size is \(8, 16, 16\)"):
+        with pytest.raises(VolumeError, match=r"a multiple .* use the shard size \(8, 16, 16\)"):
             create_volume(replace(spec, shard_size=Zyx(8, 12, 16)), f"{url}2")
         with pytest.raises(VolumeError, match=r"0.4, which is zarr v2, has no shards"):
             create_volume(replace(spec, shard_size=BLOCK), f"{url}2", ome_version="0.4")
@@ -191,7 +191,7 @@ class TestZarr(LocalContract):
     def test_group_without_image(self, tmp_path):
         """A group that is no image names the arrays that could be meant."""
         zarr.create_group(str(tmp_path / "g")).create_array("raw", shape=(3, 4, 5), dtype="u1")
-        with pytest.raises(VolumeNotFoundError, match=r"it holds raw.*name one of its arrays"):
+        with pytest.raises(VolumeNotFoundError, match=r"contains raw.*name an array or image"):
             open_volume(str(tmp_path / "g"))
         assert open_volume(f"{tmp_path}/g/raw").bounds.size == (3, 4, 5)
 
@@ -206,7 +206,7 @@ class TestZarr(LocalContract):
                 lambda ome: ome["datasets"][0].update(
                     coordinateTransformations=[{"type": "affine", "affine": []}]
                 ),
-                "transformation of type 'affine', which is not supported",
+                "transformation of type 'affine', but only identity",
             ),
             (
                 lambda ome: ome["datasets"][0].update(coordinateTransformations=steps([0, 1, 1])),
@@ -255,5 +255,5 @@ def test_on_a_web_server(tmp_path, scheme):
             box = BoundingBox(Zyx(4, 22, 115), Zyx(6, 24, 117))
             np.testing.assert_array_equal(volume.read(box), noise().cut(box))
         assert not open_volume(f"{address}/plain").read(BOUNDS).array.any()
-        with pytest.raises(VolumeNotFoundError, match="holds no zarr volume"):
+        with pytest.raises(VolumeNotFoundError, match="is not a zarr volume"):
             open_volume(f"zarr://{address}/nowhere")

@@ -25,7 +25,8 @@ class BlockCache:
     block, and the second task waits for the decoded voxels.
 
     Args:
-        limit: bytes of voxels to keep; 0 turns the cache off, so every reader fetches its blocks.
+        limit: limit of the cached voxels, in bytes; 0 turns the cache off, so every reader fetches
+            its blocks.
     """
 
     def __init__(self, limit: int) -> None:
@@ -36,11 +37,11 @@ class BlockCache:
         self._lock = Lock()
 
     def claim(self, block: Index) -> Future[NDArray[Any] | None] | None:
-        """Return the future of a block that is cached or being fetched, or ``None``.
+        """Return the future of a block that is cached or being fetched; otherwise, claim the block.
 
         ``None`` means that the caller has claimed the block. The caller must then fetch the block
-        and call `share`. If it cannot, it must call `give_up`, which cancels the future for which
-        other readers wait.
+        and call `share`. If the caller cannot fetch the block, the caller must call `give_up`,
+        which cancels the future for which other readers wait.
         """
         if not self.limit:
             return None
@@ -90,10 +91,10 @@ class BlockCache:
 
 
 def _copy_outside_heap(voxels: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy of *voxels* in a memory mapping of its own.
+    """Return a copy of *voxels* in a separate memory mapping.
 
-    In the heap, cached blocks between short-lived buffers would cause fragmentation: peak memory
-    would be a fifth higher.
+    In the heap, long-lived cached blocks between short-lived buffers would cause fragmentation,
+    which raises peak memory by a fifth.
     """
     copy: NDArray[Any] = np.frombuffer(mmap.mmap(-1, voxels.nbytes), voxels.dtype)
     copy = copy.reshape(voxels.shape)

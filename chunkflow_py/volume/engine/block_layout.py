@@ -49,7 +49,7 @@ class BlockLayout(ABC):
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of a decoded block."""
+        """Size of a decoded block, in bytes."""
         return math.prod(self.block) * self.dtype.itemsize
 
     @abstractmethod
@@ -62,7 +62,7 @@ class BlockLayout(ABC):
 
     @abstractmethod
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:
-        """Return the voxels of a block: all of them, or only those inside the array.
+        """Return the voxels of a block; a format may leave out voxels outside the array.
 
         The result may be read-only and share the memory of *data*.
 
@@ -73,7 +73,7 @@ class BlockLayout(ABC):
 
     @abstractmethod
     def encode(self, voxels: NDArray[Any], block: Index) -> bytes:
-        """Return the bytes of a block.
+        """Return a block as the bytes to store.
 
         Args:
             voxels: voxels of the part of the block inside the array, of type `dtype`, with axes in
@@ -86,11 +86,14 @@ class BlockLayout(ABC):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the bytes of *blocks*, which are all in *unit*; ``None`` for missing blocks."""
+        """Return the stored bytes of *blocks*, all in *unit*; ``None`` for missing blocks."""
         return dict.fromkeys(blocks, store.get(self.key(unit), packed_most(self.block_bytes)))
 
     def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:
-        """Write the whole *unit*; *blocks* omits blocks that contain only the fill value."""
+        """Write the whole *unit* from the encoded *blocks*.
+
+        Blocks that contain only the fill value are not in *blocks*.
+        """
         (data,) = blocks.values()
         store.put(self.key(unit), data)
 

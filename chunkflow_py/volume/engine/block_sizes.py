@@ -1,4 +1,4 @@
-"""Choose block and shard sizes for a new volume, so that tasks align with them and fit into memory.
+"""Choose block and shard sizes of a new volume, for tasks of whole shards that fit into memory.
 
 ```
 tasks   |-----------|-----------|-----------|    boundaries on a common grid
@@ -28,10 +28,10 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 
 
 def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
-    """Return the largest grid step, from the start of *bounds*, that hits all box boundaries.
+    """Return the step (voxels, zyx) of the coarsest grid on which the boxes begin and end.
 
-    Boundaries that are not inside *bounds* are ignored. Along an axis without boundaries inside
-    *bounds*, the step is 0.
+    The grid starts at the start of *bounds*. The start or stop of a box is ignored if this position
+    is not inside *bounds*. Along an axis without a start or stop inside *bounds*, the step is 0.
     """
     steps = []
     for axis, spans in enumerate(_spans(boxes)):
@@ -42,7 +42,7 @@ def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingB
 
 
 def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
-    """Return a block size for a new volume whose blocks align with the tasks.
+    """Return a block size of a new volume, chosen so that tasks consist of whole blocks.
 
     Along each axis, the block size is the largest divisor, up to 64 voxels, of the tasks' common
     step (see `common_unit`). If this divisor is below 16, the block size is the common step itself,

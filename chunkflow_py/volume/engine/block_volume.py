@@ -134,8 +134,10 @@ class BlockVolume:
         opening: options for reading and writing the volume.
         channel_names: one name per channel, if known.
         channel_colors: colour of each channel, six hexadecimal digits, if known.
-        encoding: compression of the blocks, if `VolumeSpec` has a name for the compression.
-        documents: keys of the metadata documents that describe this level; some may not exist.
+        encoding: compression of the blocks, by its name in `VolumeSpec`, or ``None`` if
+            `VolumeSpec` has no name for this compression.
+        documents: keys of the metadata documents that describe this level. Some of these documents
+            may not exist.
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
@@ -543,7 +545,7 @@ def _pieces(wanted: Sequence[Positions], block: Sequence[int]) -> Iterator[Piece
 def _spans(
     wanted: Positions, length: int
 ) -> Iterator[tuple[int, slice | list[int], slice | list[int]]]:
-    """Yield, along one axis, block index, positions in the block and positions in the array."""
+    """Yield the blocks along one axis: index, positions in the block, positions in the array."""
     if isinstance(wanted, range):
         for block in range(wanted.start // length, -(-wanted.stop // length)):
             low = max(wanted.start, block * length)
@@ -562,7 +564,6 @@ _NOT_RUN = object()
 
 
 def _run_all(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> None:
-    """Run the jobs; see `_results` for failures."""
     for _ in _results(pool, jobs):
         pass
 

@@ -27,9 +27,9 @@ def check_declared(encoding: str, data: bytes, voxels: int, *, or_fewer: bool = 
     Args:
         encoding: one of `DECLARED`.
         data: the encoded image.
-        voxels: expected number of voxels in all channels, or of pixels for formats that interleave
-            the channels.
-        or_fewer: whether to accept a smaller number too.
+        voxels: expected number of voxels in all channels. For formats that interleave the channels,
+            this is the expected number of pixels.
+        or_fewer: whether to accept a header that declares fewer voxels.
 
     Raises:
         ValueError: the header declares another number.
@@ -37,7 +37,7 @@ def check_declared(encoding: str, data: bytes, voxels: int, *, or_fewer: bool = 
     """
     declared = DECLARED[encoding](data)
     if declared > voxels or (declared < voxels and not or_fewer):
-        msg = f"its header declares {declared} voxels, not {voxels} ({encoding})"
+        msg = f"the {encoding} header declares {declared} voxels, but {voxels} are expected"
         raise ValueError(msg)
 
 
@@ -45,7 +45,7 @@ def _jpeg(data: bytes) -> int:
     """Return the number of pixels, from the first frame header; ITU T.81, annex B."""
     scans = data.count(_START_OF_SCAN)
     if scans > _SCANS:
-        msg = f"it has {scans} scans, more than the limit of {_SCANS} (jpeg)"
+        msg = f"the jpeg image has {scans} scans, more than the limit of {_SCANS}"
         raise ValueError(msg)
     place = 2
     while data[place] == _MARK:
@@ -57,13 +57,13 @@ def _jpeg(data: bytes) -> int:
             place += 1
         else:
             place += 2 + int.from_bytes(data[place + 2 : place + 4], "big")
-    msg = "it has no header (jpeg)"
+    msg = "the jpeg image has no header"
     raise ValueError(msg)
 
 
 def _png(data: bytes) -> int:
     if data[:8] != _PNG or data[12:16] != b"IHDR":
-        msg = "it has no header (png)"
+        msg = "the png image has no header"
         raise ValueError(msg)
     width, height = struct.unpack_from(">II", data, 16)
     return int(width * height)
@@ -73,7 +73,7 @@ def _jpeg2000(data: bytes) -> int:
     """Return the number of pixels, from the SIZ marker after the start of the codestream."""
     place = data.find(b"\xff\x4f\xff\x51")
     if place < 0:
-        msg = "it has no header (jpeg2000)"
+        msg = "the jpeg2000 image has no header"
         raise ValueError(msg)
     width, height = struct.unpack_from(">II", data, place + 8)
     return int(width * height)
@@ -119,7 +119,7 @@ def _jxl_codestream(data: bytes) -> bytes:
         if size < head:
             break
         place += size
-    msg = "it has no codestream (jxl)"
+    msg = "the jxl image has no codestream"
     raise ValueError(msg)
 
 
@@ -128,7 +128,10 @@ def _compresso(data: bytes) -> int:
 
     header: Mapping[str, Any] = compresso.header(data)
     if header["id_size"] * header["data_width"] > len(data):
-        msg = f"it has {len(data)} bytes, too few for its {header['id_size']} labels (compresso)"
+        msg = (
+            f"the compresso stream has {len(data)} bytes, too few for the {header['id_size']} "
+            "labels that its header declares"
+        )
         raise ValueError(msg)
     return int(header["sx"] * header["sy"] * header["sz"])
 
@@ -138,7 +141,10 @@ def _crackle(data: bytes) -> int:
 
     header = crackle.header(data)
     if header.num_label_bytes > len(data):
-        msg = f"it has {len(data)} bytes, too few for its labels (crackle)"
+        msg = (
+            f"the crackle stream has {len(data)} bytes, but its header declares "
+            f"{header.num_label_bytes} bytes of labels"
+        )
         raise ValueError(msg)
     return int(header.sx * header.sy * header.sz)
 
@@ -150,14 +156,20 @@ def _zfpc(data: bytes) -> int:
     header = zfpc.ZfpcHeader.frombytes(data)
     voxels = math.prod(int(n) for n in header.shape())
     if header.num_streams() > len(data):
-        msg = f"it has {len(data)} bytes, too few for {header.num_streams()} streams (zfpc)"
+        msg = (
+            f"the zfpc container has {len(data)} bytes, too few for the {header.num_streams()} "
+            "streams that its header declares"
+        )
         raise ValueError(msg)
     inside = 0
     for stream in zfpc.disassemble_container(header, data):
         shape = zfpy.header(stream)
         inside += math.prod(max(1, shape[axis]) for axis in ("nx", "ny", "nz", "nw"))
     if inside != voxels:
-        msg = f"its streams declare {inside} voxels, but its header declares {voxels} (zfpc)"
+        msg = (
+            f"the streams of the zfpc container declare {inside} voxels, but the header of the "
+            f"container declares {voxels}"
+        )
         raise ValueError(msg)
     return voxels
 
@@ -189,7 +201,7 @@ def _fpzip(data: bytes) -> int:
         return value
 
     if bytes(read(8) for _ in range(4)) != b"fpz\0":
-        msg = "it has no header (fpzip)"
+        msg = "the fpzip stream has no header"
         raise ValueError(msg)
     read(16), read(8), read(1), read(7)  # version, type and precision
     return math.prod(read(32) for _ in range(4))

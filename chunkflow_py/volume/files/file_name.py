@@ -57,12 +57,12 @@ class FileName:
     ```
 
     Attributes:
-        name: a name with an extension, or a prefix without one.
+        name: a name with an extension, or a prefix without an extension.
         extensions: extensions of the format, with dots; the first is appended to prefix and box.
         option: name of the option, for messages.
-        reads: whether tasks read the file; if so, the name of an existing file means that file, not
-            a prefix.
-        folders: whether the name of an existing folder of sections means that folder, not a prefix.
+        reads: whether tasks read the file. If so, a name is not a prefix if a file of this name
+            exists.
+        folders: whether a name is not a prefix if a folder of sections with this name exists.
     """
 
     name: str
@@ -81,7 +81,7 @@ class FileName:
 
     @property
     def is_prefix(self) -> bool:
-        """Whether each task has its own file, with its box in the name."""
+        """Whether each task has its own file, with the box of the task in the file name."""
         if self.name.lower().endswith(self.extensions):
             return False
         path = Path(self.name).expanduser()
@@ -116,7 +116,7 @@ class FileName:
         if region is None:
             msg = (
                 f"{self.option} {self.name} has no extension {self.extensions[0]}, so it is a "
-                "prefix before the box of a task, but this pipeline has no tasks; use "
+                "prefix to which the box of a task is added, but this pipeline has no tasks; use "
                 f"{self.name}{self.extensions[0]}"
             )
             raise VolumeError(msg)
@@ -126,7 +126,7 @@ class FileName:
         """Refuse the name of a single file that several tasks would write.
 
         Args:
-            tasks: number of tasks, or 0 if it is not known in advance.
+            tasks: number of tasks, or 0 if this number is not known in advance.
 
         Raises:
             OptionError: each task would replace the file of the previous task.

@@ -32,8 +32,8 @@ class FileSaver(OperatorBase):
         write: function (path, chunk) -> None that writes the file; the file gets its final name
             only when it is complete.
         input_name: name of the chunk in the task.
-        touch: for a task whose chunk is ``None`` (no result): ``True`` writes an empty file,
-            ``False`` writes nothing, and ``None`` raises an error.
+        touch: what to do if the chunk of a task is ``None`` (no result): ``True`` writes an empty
+            file, ``False`` writes nothing, and ``None`` raises an error.
         others: types of objects, other than chunks, that *write* accepts.
     """
 

@@ -1,7 +1,7 @@
 """A file with one array as a read-only volume, and the source that opens the file of each task.
 
 A format provides a function that opens a path as a `FileVolume`, or returns ``None`` for an empty
-file. Names of files, checks and messages are the same for all formats.
+file. All formats share the rules for file names, the checks and the messages.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class FileVolume:
             url: names of the file and of the array, for messages.
             shape: shape of the array.
             dtype: type of the voxels, in any byte order.
-            read_part: function (slices zyx, channels or ``None``) -> voxels; with *times*, the time
-                index is its third argument.
+            read_part: function (slices zyx, channels or ``None``) -> voxels. If *times* is given,
+                the function gets the time index as its third argument.
             voxel_offset: global position of the first voxel, voxels, zyx (default: the origin).
             voxel_size_nm: size of a voxel, nanometres, zyx (default: `UNIT_NM`; the loader warns
                 that this size is assumed).
@@ -129,22 +129,22 @@ class FileVolume:
         return Chunk(array, box.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:
-        """Raise an error: the file is read only."""
+        """Raise an error, because the file is read only."""
         del time
         msg = f"cannot write {chunk.bbox} to {self.url}: this file is read only; write to zarr://"
         raise VolumeError(msg)
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return an empty list: tasks do not write separate objects."""
+        """Return an empty list, because tasks do not write separate objects."""
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Raise an error: the blocks of a file are not separate objects."""
+        """Raise an error, because the blocks of a file are not separate objects."""
         msg = f"cannot list the stored blocks of {self.url}: the volume is one file"
         raise VolumeError(msg)
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
-        """Return ``True``: a file is stored completely."""
+        """Return ``True``, because a file contains all voxels of the volume."""
         del time
         check_inside(bbox, self.bounds, self.url)
         return True
@@ -161,7 +161,8 @@ class FileSource(VolumeSource):
         files: name of the file, or prefix of one file per task.
         open_file: function path -> volume, or ``None`` for an empty file.
         removes_empty: whether to delete a file that is empty or contains only zeros.
-        open_whole: function like *open_file* for files that are read whole (default: *open_file*).
+        open_whole: function like *open_file*, used if a task reads the whole file (default:
+            *open_file*).
     """
 
     files: FileName | OnePath

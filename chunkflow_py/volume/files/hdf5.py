@@ -1,14 +1,15 @@
 """HDF5 files: one array with its voxel offset, voxel size and kind.
 
-| what          | written as               | read from, the first that exists                      |
-|---------------|--------------------------|-------------------------------------------------------|
-| voxels        | dataset ``main``         | ``main``, else first 3D or 4D dataset of numbers      |
-| voxel offset  | dataset ``voxel_offset`` | attribute ``voxel_offset``, ``origin``; the dataset   |
-| voxel size nm | dataset ``voxel_size``   | attribute ``voxel_size_nm``, ``voxel_size``; dataset  |
-| kind          | attribute ``layer_type`` | attribute ``layer_type``                              |
+| what         | written as               | read from the first of these that exists        |
+|--------------|--------------------------|-------------------------------------------------|
+| voxels       | dataset ``main``         | ``main``, the first 3D or 4D dataset of numbers |
+| voxel offset | dataset ``voxel_offset`` | attributes ``voxel_offset``, ``origin``         |
+| voxel size   | dataset ``voxel_size``   | attributes ``voxel_size_nm``, ``voxel_size``    |
+| kind         | attribute ``layer_type`` | attribute ``layer_type``                        |
 
-All triples are zyx, in voxels or nanometres. Attributes of the dataset of voxels come first, then
-the datasets ``voxel_offset`` and ``voxel_size``, then attributes of the file.
+Offsets (voxels) and voxel sizes (nanometres) are zyx. An attribute of the dataset with the voxels
+takes precedence over the datasets ``voxel_offset`` and ``voxel_size``. These datasets take
+precedence over attributes of the file.
 """
 
 from __future__ import annotations
@@ -115,8 +116,8 @@ def find_dataset(
 
     Raises:
         VolumeNotFoundError: the dataset does not exist; the message lists the existing datasets.
-        VolumeError: the values of the dataset are not numbers, or are stored in another file. With
-            *one_only*: the file has several arrays, and none of them is ``main``.
+        VolumeError: the values of the dataset are not numbers, or are stored in another file. Also,
+            if *one_only* is true, the file has several arrays, none of which is called ``main``.
     """
     if dataset_path is None:
         main = item_at(file, "main", str(path))
@@ -126,24 +127,27 @@ def find_dataset(
         if one_only and len(arrays) > 1:
             listing = ", ".join(f"{item.name} {item.shape}" for item in arrays)
             msg = (
-                f"{path} holds {len(arrays)} datasets, {listing}, none of which is main; name one, "
-                f"such as h5://{path}:{arrays[0].name}"
+                f"{path} contains {len(arrays)} datasets ({listing}), but none is called main; "
+                f"name the dataset to read, for example h5://{path}:{arrays[0].name}"
             )
             raise VolumeError(msg)
         if arrays:
             check_dataset(arrays[0], str(path))
             return arrays[0]
         listing = _listing(file)
-        msg = f"{path} holds no 3D or 4D dataset of numbers, only {listing}; check --file-name"
+        msg = f"{path} contains no 3D or 4D dataset of numbers, only {listing}; check --file-name"
         raise VolumeNotFoundError(msg)
     item = item_at(file, dataset_path, str(path))
     if not isinstance(item, h5py.Dataset):
-        msg = f"{path} has no dataset {dataset_path!r}, only {_listing(file)}; name one of them"
+        msg = (
+            f"{path} has no dataset {dataset_path!r}, only {_listing(file)}; name an existing "
+            "dataset"
+        )
         raise VolumeNotFoundError(msg)
     if item.dtype.kind not in "buif":
         msg = (
-            f"dataset {item.name} of {path} holds {item.dtype}, not numbers; name another dataset "
-            f"of the file: {_listing(file)}"
+            f"dataset {item.name} of {path} contains {item.dtype} values, not numbers; name "
+            f"another dataset of the file: {_listing(file)}"
         )
         raise VolumeError(msg)
     return item

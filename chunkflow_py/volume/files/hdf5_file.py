@@ -1,12 +1,12 @@
-"""Access to HDF5 files: any number of processes may read a file, and one may write to it.
+"""Access to HDF5 files: any number of processes may read a file, and one process may write to it.
 
 HDF5 keeps parts of a file in memory, and a process cannot open a file for reading and writing at
-the same time. Each read and each write therefore opens the file and closes it again, one thread of
-the process at a time. Two locks coordinate the processes:
+the same time. Each read and each write therefore opens the file and closes the file again. The
+threads of a process do this one after the other. Two locks coordinate the processes:
 
 ```
 em.h5         HDF5's own lock: shared during a read, exclusive during a write
-em.h5.lock    held by the process that writes to the file, from its first write until it ends
+em.h5.lock    lock of the process that writes to the file, from its first write until its end
 ```
 """
 
@@ -44,8 +44,8 @@ def reading(path: Path) -> Iterator[h5py.File]:
 
     Raises:
         VolumeNotFoundError: the file does not exist.
-        VolumeError: the file is not an HDF5 file, is damaged, or another process writes to it for
-            longer than `LOCK_WAIT_S`.
+        VolumeError: the file is not an HDF5 file or is damaged, or another process writes to the
+            file for longer than `LOCK_WAIT_S`.
     """
     check_signature(path)
     try:
@@ -91,7 +91,7 @@ def _opened_when_free(path: Path) -> h5py.File:
 
 @contextmanager
 def writing(path: Path) -> Iterator[tuple[h5py.File, Sink]]:
-    """Open an existing file for writing; flush it to the disk at the end of the ``with`` block.
+    """Open an existing file for writing; the end of the ``with`` block flushes it to the disk.
 
     Raises:
         VolumeError: the file cannot be written, for example on a full disk, or other processes read
@@ -164,12 +164,12 @@ def _unlock(lock: Path, handle: int, process: int) -> None:
 
 
 class Sink(io.RawIOBase):
-    """A file that hides failed writes from HDF5 and raises them at `check` and on closing.
+    """A file that hides the errors of failed writes from HDF5, and raises these errors later.
 
     HDF5 keeps parts of a file in memory and writes them when the file is closed. If one of these
     writes fails, for example on a full disk, the process crashes when it exits. After a first
     failed write, this class therefore ignores further writes, so that HDF5 can close the file
-    normally; the error of the failed write is raised afterwards.
+    normally. The error of the failed write is raised by `check`, or when the file is closed.
     """
 
     def __init__(self, path: Path, *, new: bool = False) -> None:
@@ -196,17 +196,17 @@ class Sink(io.RawIOBase):
                 time.sleep(_STEP_S)
 
     def check(self) -> None:
-        """Raise the first failed write, if any."""
+        """Raise the error of the first failed write, if any."""
         if self._failure is not None:
             raise self._failure
 
     def sync(self) -> None:
-        """Flush the file to the disk; raise the first failed write, if any."""
+        """Flush the file to the disk; if a write has failed, raise its error."""
         self.check()
         os.fsync(self._handle)
 
     def __exit__(self, *exception: object) -> None:
-        """Close the file, then raise the first failed write, if any."""
+        """Close the file, then raise the error of the first failed write, if any."""
         os.close(self._handle)
         super().__exit__(*exception)  # type: ignore[arg-type]
         self.check()
@@ -222,7 +222,7 @@ class Sink(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill *buffer* from the file, with zeros beyond its end."""
+        """Fill *buffer* from the file, with zeros beyond the end of the file."""
         view = memoryview(buffer).cast("B")
         data = os.pread(self._handle, len(view), self._position)
         view[: len(data)] = data

@@ -1,10 +1,11 @@
 """One dataset of a local HDF5 file as a volume: any number of readers, one writer.
 
-```
-h5://em.h5            dataset main, and datasets voxel_offset and voxel_size, as save-h5 writes them
-h5://em.h5            the only dataset of a file without main
-h5://em.h5:/a/raw     any other dataset, with attributes voxel_offset, voxel_size_nm and layer_type
-```
+| address               | dataset                                                            |
+|-----------------------|--------------------------------------------------------------------|
+| ``h5://em.h5``        | ``main``; if the file has no ``main``, its only dataset            |
+| ``h5://em.h5:/a/raw`` | ``/a/raw``                                                         |
+
+The offset, voxel size and kind are read from the same attributes and datasets as in `open_hdf5`.
 
 Guarantees:
 
@@ -59,7 +60,7 @@ class Hdf5Volume:
         mode: ``r`` or ``r+``.
         opening: only ``fill_missing`` and ``store_zeros`` have an effect. HDF5 cannot remove a
             block, so zeros overwrite an existing block even without ``store_zeros``. HDF5 encodes
-            one block at a time.
+            one block at a time, so ``parallel`` has no effect.
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
@@ -120,7 +121,7 @@ class Hdf5Volume:
         """Write *chunk*; see `Volume.write`. Afterwards, only this process may write to the file.
 
         Returns:
-            An empty tuple: all tasks share the file, which any later write changes.
+            An empty tuple, because no task has an object of its own: all tasks write to one file.
 
         Raises:
             VolumeError: another process writes to the file; also the errors of `Volume.write`.
@@ -146,7 +147,7 @@ class Hdf5Volume:
         return ()
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return an empty list: tasks do not write separate objects."""
+        """Return an empty list, because tasks do not write separate objects."""
         return []
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002
@@ -155,7 +156,7 @@ class Hdf5Volume:
         return next(self._missing(bbox), None) is None
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Raise an error: the blocks of an HDF5 file are not separate objects."""
+        """Raise an error, because the blocks of an HDF5 file are not separate objects."""
         msg = f"cannot list the stored blocks of {self.url}, which is one file; write to zarr://"
         raise VolumeError(msg)
 
@@ -165,7 +166,7 @@ class Hdf5Volume:
         return self._name
 
     def claim(self) -> None:
-        """Make this process the only writer of the file, unless it already is.
+        """Acquire the lock that makes this process the only writer of the file.
 
         Raises:
             VolumeError: another process writes to the file.
@@ -190,7 +191,10 @@ class Hdf5Volume:
             yield box.intersection(self.bounds)
 
     def _stored(self, dataset: h5py.Dataset, box: BoundingBox) -> Iterator[bool]:
-        """Yield whether each block of *box* is stored: one block, or several along the channels."""
+        """Yield, for each block at *box*, whether the block is stored.
+
+        A box has several blocks if the dataset is also divided along the channels.
+        """
         if self._blocks is None:
             yield dataset.id.get_storage_size() > 0
             return
@@ -210,7 +214,8 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -
 
     Raises:
         VolumeNotFoundError: the file, dataset or level does not exist.
-        VolumeError: the file cannot be read, or, with mode ``r+``, another process writes to it.
+        VolumeError: the file cannot be read, or *mode* is ``r+`` and another process writes to the
+            file.
     """
     _check_local(place)
     if not place.folder.exists():
@@ -260,7 +265,7 @@ def create_volume(
 
 
 def address_of_dataset(path: Path, name: str | None) -> str:
-    """Return the byte address of a dataset in its file, which is the same for all its names.
+    """Return the byte address of a dataset in its file; all names of one dataset give one address.
 
     Raises:
         VolumeNotFoundError: the file or dataset does not exist.

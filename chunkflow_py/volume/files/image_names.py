@@ -33,15 +33,15 @@ def is_image(path: Path) -> bool:
 
 
 def suffix_of(path: Path, suffixes: tuple[str, ...]) -> str | None:
-    """Return the longest of *suffixes* with which a name ends in any case, if there is one."""
+    """Return the longest of *suffixes* with which a name ends, ignoring case, or ``None``."""
     name = path.name.lower()
     return max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default=None)
 
 
 def section_files(folder: Path) -> list[str]:
-    """Return the names of the TIFF files in a folder, or, if there are none, of the PNG files.
+    """Return the names of the TIFF files in a folder; without TIFF files, of the PNG files.
 
-    They are in natural order: ``s2`` before ``s10``.
+    The names are in natural order: ``s2`` before ``s10``.
     """
     with os_errors("read", folder):
         paths = sorted((p for p in folder.iterdir() if p.name[0] != "."), key=natural_order)

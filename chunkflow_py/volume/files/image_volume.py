@@ -2,13 +2,14 @@
 
 | address                       | read as                                            |
 |-------------------------------|----------------------------------------------------|
-| ``.tif``, ``.tiff``           | blocks: tiles or pages; levels, times, channels    |
-| folder of TIFF or PNG files   | blocks: one file per section                       |
-| ``.nii``, ``.nii.gz``         | one array (extra ``nifti``)                        |
+| ``.tif``, ``.tiff``           | one block per tile or page, with levels, times and |
+|                               | channels                                           |
+| folder of TIFF or PNG files   | one block per file, which is one section           |
+| ``.nii``, ``.nii.gz``         | one array (needs the extra ``nifti``)              |
 | ``.npy``, ``.nrrd``, ``.mrc`` | one array                                          |
 
-Only headers are read when a volume is opened. Files of microscopes, such as CZI, are not read; the
-error names programs that convert them.
+Only headers are read when a volume is opened. Files of microscopes, such as CZI, are refused; the
+error names programs that convert such files.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ class ImageVolume(BlockVolume):
     """A TIFF file or a folder of sections as a `Volume`.
 
     Attributes:
-        is_sections: whether blocks are pages or tiles of one section, each of which is decoded as a
-            whole.
+        is_sections: ``True``: each block (a page, a tile or a file) contains voxels of only one
+            section, and is decoded as a whole.
     """
 
     is_sections = True
     single_writer = True
 
     def objects(self, *_: object, **__: object) -> list[str]:
-        """Return an empty list: tasks do not write separate objects."""
+        """Return an empty list, because tasks do not write separate objects."""
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Raise an error: image files are not written in units."""
-        msg = f"cannot list the stored blocks of {self.url}: it consists of image files"
+        """Raise an error, because image files are not written in units."""
+        msg = f"cannot list the stored blocks of {self.url}: the volume consists of image files"
         raise VolumeError(msg)
 
 

@@ -3,9 +3,9 @@
 | what         | read from                                                                      |
 |--------------|--------------------------------------------------------------------------------|
 | axes         | mapc, mapr, maps: the axis (x, y, z) of the columns, rows and sections         |
-| voxel size   | cell dimensions divided by the sampling, ångström; 1 nm if they are not set    |
-| voxel offset | nxstart, nystart, nzstart, voxels (each tool uses the origin differently)      |
-| sign         | of bytes (mode 0): a flag of IMOD, else the maximum in the header              |
+| voxel size   | cell dimensions divided by the sampling, ångström; 1 nm if the header has none |
+| voxel offset | nxstart, nystart, nzstart, voxels; not ORIGIN, which tools use differently     |
+| signed bytes | (mode 0) a flag of IMOD; without this flag, the maximum in the header          |
 
 Formats: https://www.ccpem.ac.uk/mrc_format/mrc2014.php and, for the meaning of bytes,
 https://bio3d.colorado.edu/imod/doc/mrc_format.txt
@@ -98,7 +98,7 @@ def open_mrc(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Yield the file; its data are memory-mapped unless they are compressed."""
+    """Yield the open file; uncompressed data are memory-mapped."""
     try:
         with os_errors("read", path):
             codec, most = _checked(path)
@@ -125,7 +125,7 @@ def _checked(path: Path) -> tuple[str | None, int]:
     """Return the compression of a file, and the limit of its decompressed bytes.
 
     Raises:
-        ValueError: the extended header, which is read whole, is longer than the file or the limit.
+        ValueError: the extended header is longer than the file, or than `_EXTENDED_BYTES`.
         VolumeError: the file is compressed and does not fit into memory.
     """
     codec = _PACKED.get(path.suffix.lower())
@@ -142,7 +142,7 @@ def _checked(path: Path) -> tuple[str | None, int]:
     extended = others[_EXTENDED_AT // 4 - 4]
     most = _EXTENDED_BYTES if codec else min(path.stat().st_size, _EXTENDED_BYTES)
     if not 0 <= extended <= most:
-        msg = f"its extended header has {extended} bytes, more than the limit of {most}"
+        msg = f"the extended header has {extended} bytes, more than the limit of {most}"
         raise ValueError(msg)
     size = columns * rows * sections * _VOXEL_BYTES.get(mode, 1)
     if codec is not None:
@@ -159,7 +159,10 @@ def _ordered(file: Any, path: Path) -> NDArray[Any]:
     stored = [int(header.maps), int(header.mapr), int(header.mapc)]
     if sorted(stored) != [1, 2, 3]:
         if any(stored):
-            msg = f"{path} is damaged: its axes are {stored}, not 1, 2 and 3; save the file again"
+            msg = (
+                f"{path} is damaged: mapc, mapr and maps must be 1, 2 and 3 in any order, but are "
+                f"{stored[::-1]}; save the file again"
+            )
             raise VolumeError(msg)
         stored = [3, 2, 1]  # old tools do not set them
     lead = data.ndim - 3

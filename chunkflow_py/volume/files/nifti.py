@@ -2,11 +2,12 @@
 
 The array of a file is (x, y, z), (x, y, z, t) or (x, y, z, t, c). A volume has the axes t, c, z, y,
 x, in this order. Voxels are not turned into anatomical directions: z, y and x are the third, second
-and first axis of the file. The voxel size is that of the header, in its unit (millimetres if it
-names none, with a warning). If the header has a scale, the voxels are scaled, in float32.
+and first axis of the file. The voxel size and its unit are read from the header. If the header
+names no unit, millimetres are assumed, with a warning. If the header has a scale factor, the voxels
+are multiplied by this factor, in float32.
 
-Uncompressed files are memory-mapped. A compressed file is decompressed up to the last requested
-voxel, each time that a part is read.
+Uncompressed files are memory-mapped. Each read of a compressed file decompresses the file from its
+start to the last requested voxel.
 
 Format: https://nifti.nimh.nih.gov/nifti-1
 """
@@ -62,7 +63,10 @@ def _opened(path: Path) -> FileVolume:
     image: Any = nibabel.load(path)
     stored = tuple(int(n) for n in image.shape)
     if len(stored) > _DIMENSIONS or min(stored, default=0) < 1:
-        msg = f"{path} has the shape {stored}, but a volume is x, y, z, t, c; split the file"
+        msg = (
+            f"{path} has the shape {stored}, but a volume has at most the five axes x, y, z, t, c, "
+            "and no axis of length 0; split the file"
+        )
         raise ChunkError(msg)
     shape = (*stored, *(1,) * (_DIMENSIONS - len(stored)))
     x, y, z, times, channels = shape

@@ -9,7 +9,7 @@
 | kind         | key layer_type                         | the key                             |
 
 A header lists the fastest axis first: the sizes of an image (z, y, x) are stored as x, y, z.
-Lengths without a unit are taken as nanometres. Format: http://teem.sourceforge.net/nrrd/format.html
+Lengths without a unit are read as nanometres. Format: http://teem.sourceforge.net/nrrd/format.html
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
         raise VolumeError(msg) from error
     except KeyError as error:
         msg = (
-            f"cannot read {path}, which is damaged: its header lacks the field {error}; save the "
+            f"cannot read {path}, which is damaged: the header lacks the field {error}; save the "
             "file again"
         )
         raise VolumeError(msg) from error
@@ -141,7 +141,10 @@ def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
         ValueError, LookupError, TypeError, AttributeError, ArithmeticError, EOFError, MemoryError,
         RuntimeError, zlib.error,
     ) as error:  # fmt: skip
-        msg = f"cannot read {path}, which is damaged or not an NRRD file: {error}; save it again"
+        msg = (
+            f"cannot read {path}, which is damaged or not an NRRD file: {error}; save the file "
+            "again"
+        )
         raise VolumeError(msg) from error
 
 
@@ -149,17 +152,21 @@ def _header(file: IO[bytes]) -> dict[str, Any]:
     """Return the header; afterwards the file is positioned at the end of the header.
 
     Raises:
-        ValueError: the header has no end, or a size is not between 1 and the limit.
+        ValueError: the header does not end within `_HEADER_BYTES`, or the size along an axis is not
+            between 1 and `_LONGEST`.
         Exception: any error of the library on a damaged header.
     """
     head = io.BytesIO(file.read(_HEADER_BYTES))
     header: dict[str, Any] = nrrd.read_header(head)
     if head.tell() == _HEADER_BYTES:
-        msg = f"its header has no end within {_HEADER_BYTES} bytes"
+        msg = f"the header does not end within the first {_HEADER_BYTES} bytes"
         raise ValueError(msg)
     file.seek(head.tell())
     if not all(0 < int(n) <= _LONGEST for n in header["sizes"]):
-        msg = f"its sizes are {header['sizes']}, not all between 1 and {_LONGEST}"
+        msg = (
+            f"the header states the sizes {header['sizes']}, but each size must be between 1 and "
+            f"{_LONGEST}"
+        )
         raise ValueError(msg)
     return header
 
@@ -175,9 +182,10 @@ def _axes(header: Mapping[str, Any], order: str, path: Path) -> str:
         spatial = spatial[:3]
     if not 2 <= len(spatial) <= 3 or count - len(spatial) > 1:
         msg = (
-            f"{path} has {count} axes, sizes {[*map(int, header['sizes'])]}, {len(spatial)} of "
-            "them spatial, but a chunk has the axes z, y, x and optionally channels; correct the "
-            "kinds in the header, or split the file"
+            f"{path} has {count} axes of sizes {[*map(int, header['sizes'])]}, and the header "
+            f"marks {len(spatial)} of these axes as spatial, but a chunk has two or three spatial "
+            "axes and at most one axis of channels; correct the kinds in the header, or split the "
+            "file"
         )
         raise ChunkError(msg)
     labels = [str(label).strip().lower() for label in header.get("labels", [])]
@@ -198,7 +206,10 @@ def _vectors(header: Mapping[str, Any]) -> NDArray[Any] | None:
 
 
 def _along(vectors: NDArray[Any] | None, spatial: Sequence[int]) -> str:
-    """Return, for each spatial axis, the nearest of x, y and z; empty if a letter is repeated."""
+    """Return, for each spatial axis, the direction to which it is nearest: x, y or z.
+
+    If two axes have the same nearest direction, the result is empty.
+    """
     if vectors is None or vectors.shape[1] != len(spatial):
         return ""
     nearest = np.abs(vectors[list(spatial)]).argmax(axis=1)
@@ -255,11 +266,11 @@ def _dtype(header: Mapping[str, Any], path: Path) -> np.dtype[Any]:
 
 
 def _data_file(header: Mapping[str, Any], path: Path) -> Path | None:
-    """Return the file with the voxels, or ``None`` if they follow the header.
+    """Return the file with the voxels, or ``None`` if the voxels follow the header.
 
     Raises:
-        VolumeError: the file is in another folder, or there are several. A header of unknown origin
-            must not make this program read arbitrary files.
+        VolumeError: the header names several files, or a file in another folder. A header of
+            unknown origin must not make this program read arbitrary files.
     """
     name = header.get("data file", header.get("datafile"))
     if name is None:
@@ -308,7 +319,7 @@ def _data_bytes(header: Mapping[str, Any], path: Path) -> int:
 
 
 def _read_data(header: Mapping[str, Any], file: IO[bytes], path: Path) -> NDArray[Any]:
-    """Return the voxels with axes as in the header, from a file positioned after its header.
+    """Read the voxels at the current position of *file*; the axes are in the order of the header.
 
     Raises:
         ValueError: the number of voxels differs from the header, or the header skips more lines or
@@ -319,26 +330,29 @@ def _read_data(header: Mapping[str, Any], file: IO[bytes], path: Path) -> NDArra
     skipped = int(header.get("byteskip", header.get("byte skip", 0)))
     encoding = str(header["encoding"]).lower()
     if not 0 <= lines <= length or not -1 <= skipped <= max(length, size):
-        msg = f"its header skips {lines} lines and {skipped} bytes, but the file has {length} bytes"
+        msg = (
+            f"the header skips {lines} lines and {skipped} bytes, but the file with the voxels has "
+            f"{length} bytes"
+        )
         raise ValueError(msg)
     for _ in range(lines):
         if not file.readline():
-            msg = f"its header skips {lines} lines, but the file has fewer"
+            msg = f"the header skips {lines} lines, but the file with the voxels has fewer lines"
             raise ValueError(msg)
     if encoding in _TEXT:
         plain = {name: header[name] for name in ("type", "dimension", "sizes", "encoding")}
         voxels: NDArray[Any] = nrrd.read_data(plain, file, str(path))
         return voxels
     if encoding not in _PACKED:
-        msg = f"its encoding {encoding!r} is not supported; use raw, gzip, bzip2 or text"
+        msg = f"the encoding {encoding!r} is not supported; use raw, gzip, bzip2 or text"
         raise ValueError(msg)
     most = size + (skipped if skipped > 0 else 0 if skipped == 0 else _HEADER_BYTES)
     content = memoryview(decode(_PACKED[encoding], file.read(), most))
     content = content[-size:] if skipped < 0 else content[skipped:]
     if len(content) != size:
         msg = (
-            f"it contains {len(content)} bytes of voxels, but its header states sizes "
-            f"{header['sizes']}, which need {size} bytes"
+            f"the file contains {len(content)} bytes of voxels, but the sizes in the header, "
+            f"{header['sizes']}, need {size} bytes"
         )
         raise ValueError(msg)
     return np.frombuffer(content, _dtype(header, path)).reshape(header["sizes"][::-1]).T
@@ -361,7 +375,10 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
     """
     array = chunk.array.astype(np.uint8) if chunk.dtype == bool else chunk.array
     if array.dtype == np.float16:
-        msg = f"NRRD does not support {array.dtype}; convert it, for example with --dtype float32"
+        msg = (
+            f"NRRD does not support {array.dtype} voxels; convert the voxels, for example with "
+            "--dtype float32"
+        )
         raise ChunkError(msg)
     if path.suffix.lower() == ".nhdr":
         msg = f"{path} would be a header without voxels; use {path.with_suffix('.nrrd')}"
@@ -391,7 +408,7 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
 
 
 def _remove_date(path: Path) -> None:
-    """Overwrite the comment with the time of writing, so that equal voxels are equal files."""
+    """Overwrite the comment that contains the time, so that equal voxels give equal files."""
     with path.open("r+b") as file:
         if found := _DATE.search(file.read(_HEADER_BYTES)):
             file.seek(found.start())

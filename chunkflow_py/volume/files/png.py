@@ -2,9 +2,10 @@
 
 | path             | sections                                                            |
 |------------------|---------------------------------------------------------------------|
-| ``a/7.png``      | this file                                                           |
-| ``a/`` (folder)  | all files: z from the names if all are numbers, else sorted by name |
-| ``a/raw_``       | files with this prefix, which is not part of the number             |
+| ``a/7.png``      | only this file                                                      |
+| ``a/`` (folder)  | all files; if all names are numbers, the number is the z position,  |
+|                  | else the files are sorted by name                                   |
+| ``a/raw_``       | files with this prefix; the number is the rest of the name          |
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ class PngSaver(OperatorBase):
 
     @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
-        """Yield the existing sections that *tasks* write."""
+        """Yield the stored sections that *tasks* will write again."""
         region = None if self._outline is None else self._outline.region
         if region is None:
             return
@@ -263,8 +264,8 @@ def write_pngs(
         The stored files, sorted by address.
 
     Raises:
-        ChunkError: the chunk has several channels, has no voxels, or a value does not fit into the
-            dtype.
+        ChunkError: the chunk has several channels and is not an affinity map, or has no voxels, or
+            a value does not fit into the dtype.
         VolumeError: a file cannot be written, for example on a full disk.
     """
     array = chunk.array
@@ -276,7 +277,7 @@ def write_pngs(
         if chunk.channels != 1:
             msg = (
                 f"PNG sections are grey, but the chunk has {chunk.channels} channels; "
-                "choose one with --channels of the loader"
+                "choose one channel with the option --channels of the loader"
             )
             raise ChunkError(msg)
         array = array[0]

@@ -3,8 +3,9 @@
 | names                              | sections                                                  |
 |------------------------------------|-----------------------------------------------------------|
 | ``img_0007.tif``, ``img_0008.tif`` | in the order of the last number; no number may be missing |
-| ``00042.png``, numbers alone       | the same; the first number is the z position              |
-| anything else                      | in alphabetical order, with ``s2`` before ``s10``         |
+| ``00042.png``, ``00043.png``       | in the order of the number, which is the z position; no   |
+|                                    | number may be missing                                     |
+| any other names                    | in alphabetical order, with ``s2`` before ``s10``         |
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class SectionLayout(BlockLayout):
 
         Raises:
             VolumeNotFoundError: the folder contains no section.
-            VolumeError: a section is missing, or the first one cannot be read.
+            VolumeError: a section is missing, or the first section cannot be read.
         """
         self._folder = folder
         self._files, self.first = _sections(folder)
@@ -75,8 +76,11 @@ class SectionLayout(BlockLayout):
         return (*(0,) * (len(self.axes) - 3), self._files.index(key), 0, 0)
 
     def encode(self, voxels: NDArray[Any], block: Index) -> bytes:  # noqa: ARG002
-        """Raise an error: folders of sections are read only."""
-        msg = f"section {block[-3]} of {self._folder} cannot be written: it is read only"
+        """Raise an error, because folders of sections are read only."""
+        msg = (
+            f"cannot write section {block[-3]} of {self._folder}, because folders of sections are "
+            "read only"
+        )
         raise VolumeError(msg)
 
     def fetch(
@@ -85,7 +89,7 @@ class SectionLayout(BlockLayout):
         unit: Index,
         blocks: Sequence[Index],
     ) -> dict[Index, bytes | None]:
-        """Return the content of the file.
+        """Return the content of the file of a section.
 
         Raises:
             VolumeError: the file has been removed, or cannot be read.
@@ -101,7 +105,7 @@ class SectionLayout(BlockLayout):
 
         Raises:
             VolumeError: the file cannot be read.
-            ChunkError: its shape or dtype differs from that of the first section.
+            ChunkError: the shape or dtype of the section differs from that of the first section.
         """
         section = self._read(block[-3], data)
         first = (*self.block[:-3], *self.block[-2:])
@@ -129,7 +133,7 @@ def _sections(folder: Path) -> tuple[list[str], int]:
     """Return the names of the files in the order of sections, and the z position of the first.
 
     Raises:
-        VolumeNotFoundError: there are none.
+        VolumeNotFoundError: the folder has no TIFF or PNG files.
         VolumeError: two files have the same number, or a number is missing.
     """
     names = section_files(folder)
@@ -145,7 +149,7 @@ def _sections(folder: Path) -> tuple[list[str], int]:
         if number in by_number:
             msg = (
                 f"{folder} has two files of section {number}, {by_number[number]} and {name}; move "
-                "one of them away"
+                "one of these two files away"
             )
             raise VolumeError(msg)
         by_number[number] = name
@@ -158,8 +162,8 @@ def _sections(folder: Path) -> tuple[list[str], int]:
         more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
         msg = (
             f"{folder} has the files {by_number[first]} to {by_number[last]}, but section {shown}"
-            f"{more} is missing; add a file for each, such as a copy of a neighbour, or number the "
-            "files without gaps"
+            f"{more} is missing; add a file for each missing section, such as a copy of a "
+            "neighbour, or number the files without gaps"
         )
         raise VolumeError(msg)
     alone = all(map(is_digits, stems))
@@ -167,7 +171,7 @@ def _sections(folder: Path) -> tuple[list[str], int]:
 
 
 def _numbers(stems: Sequence[str]) -> list[int] | None:
-    """Return the last number in each name, if the rest of all names is the same."""
+    """Return the last number in each name, or ``None`` if the names differ in more than this."""
     found = [_LAST_NUMBER.fullmatch(stem) for stem in stems]
     matches = [match for match in found if match is not None]
     if len(matches) != len(stems) or len({(match[1], match[3]) for match in matches}) != 1:

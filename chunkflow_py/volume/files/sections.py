@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SectionStack:
-    """A stack of numbered section images; the lowest number is the first section of the array.
+    """A stack of numbered section images as one array, which begins with the lowest number.
 
     Attributes:
-        files: number -> file; a skipped number is a missing section, which is read as zeros.
+        files: number -> file; the section of a number without a file is read as zeros.
         read_section: function file -> array (y, x) or (c, y, x).
         what: description of the stack for messages.
         extensions: extensions of the format, for messages.
@@ -95,8 +95,8 @@ class SectionStack:
             if section.shape != shape or section.dtype != dtype:
                 msg = (
                     f"section {path} is {section.dtype} of shape {section.shape}, but the "
-                    f"first of {self.what} is {dtype} of shape {shape}; use sections of one dtype "
-                    "and shape"
+                    f"first section of {self.what} is {dtype} of shape {shape}; use sections of "
+                    "one dtype and shape"
                 )
                 raise ChunkError(msg)
             chosen = section if channels is None else section[list(channels)]

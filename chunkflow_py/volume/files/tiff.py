@@ -142,7 +142,7 @@ def _open_folder(
 
 @dataclass(frozen=True)
 class Description:
-    """What a file says about its voxels; ``None`` for what it does not say.
+    """Metadata of the voxels in a TIFF file; ``None`` for values that are not in the file.
 
     Attributes:
         voxel_offset: global position of the first voxel, zyx.
@@ -156,10 +156,10 @@ class Description:
 
 
 def description_of(file: tifffile.TiffFile, what: str) -> Description:
-    """Return what an open file says about its voxels.
+    """Return the position, size and kind of the voxels that an open file states.
 
     Raises:
-        VolumeError: the position or the size in the file is not three numbers.
+        VolumeError: the voxel offset or voxel size in the file is not three numbers.
     """
     saved = (file.shaped_metadata or [{}])[0] if file.is_shaped else {}
     offset = None
@@ -171,13 +171,12 @@ def description_of(file: tifffile.TiffFile, what: str) -> Description:
 
 
 def voxel_size_in(path: Path) -> tuple[float, float, float] | None:
-    """Return the voxel size of a file, nanometres, zyx, if the file has it for all three axes."""
+    """Return the voxel size in a file, nanometres, zyx, or ``None`` if a size is missing."""
     with _opened(path) as file:
         return _voxel_size(file, f"{path}")
 
 
 def _voxel_size(file: tifffile.TiffFile, what: str) -> tuple[float, float, float] | None:
-    """Return the voxel size, nanometres, zyx, if the file has it for all three axes."""
     saved = (file.shaped_metadata or [{}])[0] if file.is_shaped else {}
     if "voxel_size_nm" in saved:
         return three_numbers(saved["voxel_size_nm"], f"voxel_size_nm of {what}")
@@ -217,8 +216,8 @@ def read_section(path: Path, data: bytes | None = None) -> NDArray[Any]:
         layout = _Layout(file, path)
         if layout.shape[-3] != 1:
             msg = (
-                f"{path} has {layout.shape[-3]} sections, but in a folder each file must have one; "
-                "load this file alone"
+                f"{path} has {layout.shape[-3]} sections, but each file of a folder must have one "
+                "section; load this file alone"
             )
             raise ChunkError(msg)
         z, y, x = (slice(0, n) for n in layout.shape[-3:])
@@ -257,8 +256,8 @@ def check_names(file: tifffile.TiffFile, path: Path) -> None:
     """Refuse an OME-TIFF that names files outside its own folder.
 
     Raises:
-        VolumeError: the metadata name such a file. A header of unknown origin must not make this
-            program read arbitrary files.
+        VolumeError: the metadata name a file in another folder. A header of unknown origin must not
+            make this program read arbitrary files.
     """
     for name in _OTHER_FILE.findall(file.ome_metadata or "") if file.is_ome else ():
         if name != PurePath(name).name or "\\" in name or "&" in name:
@@ -315,12 +314,12 @@ class _Layout:
 
 
 def check_page(page: Any, path: Path) -> None:
-    """Check the strips or tiles ("parts") of a page before they are decoded.
+    """Check the strips or tiles of a page before decoding.
 
     Raises:
-        VolumeError: a part has more bytes than compressed noise would have; or the compression is
-            not supported, because its decoder does not limit the size of the output.
-        ValueError: a compressed image declares more pixels than a part has.
+        VolumeError: a strip or tile has more bytes than compressed noise would have, or the
+            compression is not supported, because its decoder does not limit the size of the output.
+        ValueError: a compressed image declares more pixels than a strip or tile has.
     """
     if page is None or page.compression == 1:
         return
@@ -329,8 +328,8 @@ def check_page(page: Any, path: Path) -> None:
         known = ", ".join(str(code) for code in sorted((*_BOUNDED, *_IMAGES)))
         msg = (
             f"{path} has compression {kind}, which is not supported because its decoder does not "
-            f"limit the size of the output; save the file again with one of {known}, such as zlib "
-            "(8)"
+            f"limit the size of the output; save the file again with a supported compression "
+            f"({known}), such as zlib (8)"
         )
         raise VolumeError(msg)
     pixels = int(np.prod(page.chunks, dtype=np.int64))

@@ -1,12 +1,12 @@
 """A TIFF file as an array of blocks: its tiles, or its whole pages.
 
 ```
-series   T  C  Z  Y  X  S     axes of the file; those before the page number the pages
+series   T  C  Z  Y  X  S     axes of the file; a page is (y, x, s), and t, c and z number the pages
 block    one page, or one tile of a page; samples (S) are channels
 ```
 
-A page is stored as strips or tiles ("segments"). Uncompressed pages that follow each other in the
-file are read from there, without a segment table.
+A page is stored as strips or tiles ("segments"). If all pages are uncompressed and stored one after
+the other, the position of a page is computed, and the tables of segments are not read.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class TiffLayout(BlockLayout):
         axes, shape, block, unit, dtype, fill, root: see `BlockLayout`.
         levels: number of resolution levels of the image.
         scale: size of a voxel of this level in voxels of level 0, zyx.
-        channel_names: names of the channels in OME-XML, if all have one.
-        channel_colors: colours of the channels in OME-XML, if all have one.
+        channel_names: names of the channels in OME-XML, if each channel has a name.
+        channel_colors: colours of the channels in OME-XML, if each channel has a colour.
     """
 
     def __init__(self, path: Path, mip: int = 0) -> None:
@@ -64,7 +64,7 @@ class TiffLayout(BlockLayout):
 
         Raises:
             VolumeNotFoundError: the file has no level *mip*.
-            VolumeError: the file is not a TIFF file, is damaged, or names other folders.
+            VolumeError: the file is not a TIFF file, is damaged, or names files in other folders.
             ChunkError: the image has axes that a volume does not have.
         """
         self._path, self._lock = path, Lock()
@@ -83,7 +83,9 @@ class TiffLayout(BlockLayout):
             msg = f"{path} contains no image; check the path"
             raise VolumeError(msg)
         if len(file.series) > 1:
-            logger.warning("%s contains %d images; only the first is read", path, len(file.series))
+            logger.warning(
+                "%s contains %d images; only the first image is read", path, len(file.series)
+            )
         self.levels = len(file.series[0].levels)
         if not 0 <= mip < self.levels:
             msg = f"{path} has the levels 0 to {self.levels - 1}, but no mip {mip}; change --mip"
@@ -105,7 +107,7 @@ class TiffLayout(BlockLayout):
         self.scale = Zyx(z, y, x)
 
     def _axes_of(self, names: str) -> dict[str, int]:
-        """Return where each axis of the volume is among the stored axes; -1 if there is no z."""
+        """Return the position of each volume axis among the stored axes; -1 if z is not stored."""
         file, path = self._file, self._path
         ours = file.is_shaped and "voxel_size_nm" in (file.shaped_metadata or [{}])[0]
         places: dict[str, int] = {}
@@ -127,8 +129,8 @@ class TiffLayout(BlockLayout):
                 places.setdefault("z", -1)
                 return {axis: places[axis] for axis in _CANONICAL if axis in places}
         msg = (
-            f"{path} has axes {names} of extent {self._stored}, but a volume has t, c, z, y and x "
-            "once each; split the file along the others"
+            f"{path} has axes {names} of extent {self._stored}, but a volume has at most the axes "
+            "t, c, z, y and x, once each; split the file along its other axes"
         )
         raise ChunkError(msg)
 
@@ -143,7 +145,7 @@ class TiffLayout(BlockLayout):
             if len(series.pages) not in counts:
                 msg = (
                     f"{self._path} has {len(series.pages)} pages, which do not divide an image of "
-                    f"extent {stored}; save it again with one page per section"
+                    f"extent {stored}; save the file again with one page per section"
                 )
                 raise ChunkError(msg)
             leading = max(k for k, count in enumerate(counts) if count == len(series.pages))
@@ -155,7 +157,10 @@ class TiffLayout(BlockLayout):
         if page.is_tiled and not self._contiguous and plain and page.tiledepth in (0, 1):
             self._tile = (int(page.tilelength), int(page.tilewidth))
             if 0 in self._tile:
-                msg = f"{self._path} is damaged: its tiles are {self._tile} (y, x); save it again"
+                msg = (
+                    f"{self._path} is damaged: the tiles have the size {self._tile} (yx, pixels); "
+                    "save the file again"
+                )
                 raise VolumeError(msg)
         extents = dict.fromkeys(self.axes, 1) | {a: self._extents[a] for a in inside}
         if self._tile is not None:
@@ -173,14 +178,14 @@ class TiffLayout(BlockLayout):
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        """Names of all channels, or nothing."""
+        """Names of all channels; empty if a channel has no name, or two names are equal."""
         names = tuple(html.unescape(name) for name in self._in_channels(_NAME))
         distinct = len(set(names)) == len(names) == self._extents.get("c", 1)
         return names if distinct and all(names) else ()
 
     @property
     def channel_colors(self) -> tuple[str, ...]:
-        """Colours of all channels, RGB in six hexadecimal digits each, or nothing."""
+        """Colours of all channels, RGB as six hexadecimal digits; empty if a channel has none."""
         stored = [int(number) % 2**32 for number in self._in_channels(_COLOR)]  # RGBA
         colors = tuple(f"{number >> 8:06X}" for number in stored)
         count = self._extents.get("c", 1)
@@ -188,7 +193,7 @@ class TiffLayout(BlockLayout):
         return colors if len(colors) == count and meaningful else ()
 
     def _in_channels(self, attribute: re.Pattern[str]) -> list[str]:
-        """Return the value of an attribute of each channel of the first image that has it."""
+        # Of the first image only, and only for channels with this attribute.
         text = (self._file.ome_metadata or "") if self._file.is_ome else ""
         image = text.partition("</Image>")[0].partition(":Image>")[0]
         found = (attribute.search(channel) for channel in _CHANNEL.findall(image))
@@ -204,11 +209,11 @@ class TiffLayout(BlockLayout):
         return self.root
 
     def unit_of(self, key: str) -> Index | None:  # noqa: ARG002
-        """Return ``None``: no object stores a single block."""
+        """Return ``None``, because one file stores all blocks."""
         return None
 
     def encode(self, voxels: NDArray[Any], block: Index) -> bytes:  # noqa: ARG002
-        """Raise an error: TIFF volumes are read only."""
+        """Raise an error, because TIFF volumes are read only."""
         msg = f"block {block} of {self._path} cannot be written: TIFF volumes are read only"
         raise VolumeError(msg)
 
@@ -274,7 +279,7 @@ class TiffLayout(BlockLayout):
         return self._ordered(result.reshape(self._stored[self._leading :]))
 
     def _ordered(self, page: NDArray[Any]) -> NDArray[Any]:
-        """Return a page, whose axes are the last ones of the file, as a block."""
+        """Return a page as a block; the axes of a page are the last axes of the file."""
         first = self._leading
         inside = [place - first for place in self._places.values() if place >= first]
         others = [axis for axis in range(page.ndim) if axis not in inside]
@@ -326,6 +331,6 @@ def _bytes_at(path: Path, starts: Sequence[int], sizes: Sequence[int]) -> bytes:
             file.seek(start)
             parts.append(file.read(size))
             if len(parts[-1]) != size:
-                msg = f"it ends before byte {start + size}"
+                msg = f"the file ends before byte {start + size}"
                 raise ValueError(msg)
     return parts[0] if len(parts) == 1 else b"".join(parts)

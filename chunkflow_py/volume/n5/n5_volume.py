@@ -9,11 +9,12 @@ em.n5/s0/0/0/0               one block:
   u16   u16  u32 ...      u32 in mode 1
 ```
 
-In extents, keys and block headers, N5 lists x first. This module reverses these lists to z, y, x:
-the voxels are then in C order. Blocks at the end of the array are clipped.
+In extents, keys and block headers, N5 lists x first. This module reverses these lists to z, y, x,
+so that the voxels are in C order. Blocks at the end of the array are clipped.
+
 Metadata may follow the conventions of n5-viewer, Paintera, Neuroglancer, funlib or COSEM. See
-https://github.com/saalfeldlab/n5. The tensorstore library reads N5 too, but without the retry
-policy and the block cache of this project.
+https://github.com/saalfeldlab/n5. The tensorstore library also reads N5, but lacks the retry policy
+and the block cache of this project.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
         levels, group = ({0: top}, {}) if is_dataset else (_levels(store), top)
         if not levels:
             msg = (
-                f"{location} holds no N5 dataset: it has neither dimensions in {_ATTRIBUTES} nor a "
+                f"{location} is not an N5 volume: it has neither dimensions in {_ATTRIBUTES} nor a "
                 "level s0; check the path"
             )
             raise VolumeNotFoundError(msg)
@@ -104,13 +105,13 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
 def _attributes(store: Store, prefix: str) -> dict[str, Any]:
     attributes = parse_json(store.get(f"{prefix}{_ATTRIBUTES}", DOCUMENT_BYTES) or b"{}")
     if not isinstance(attributes, dict):
-        msg = f"{prefix}{_ATTRIBUTES} holds a {type(attributes).__name__}, not an object"
+        msg = f"{prefix}{_ATTRIBUTES} contains a {type(attributes).__name__}, not a JSON object"
         raise TypeError(msg)
     return attributes
 
 
 def _levels(store: Store) -> dict[int, dict[str, Any]]:
-    """Return the attributes of the levels s0, s1, ... up to the first that does not exist."""
+    """Return the attributes of the levels s0, s1 and so on, until a level does not exist."""
     levels: dict[int, dict[str, Any]] = {}
     while "dimensions" in (attributes := _attributes(store, f"s{len(levels)}/")):
         levels[len(levels)] = attributes
@@ -156,8 +157,9 @@ def _geometry(
             units = _named(named, axes, "nm")
     if len(axes) != count or len(set(axes)) < count or not {"y", "x"} <= set(axes):
         msg = (
-            f"{url} has {count} dimensions, named {', '.join(axes)}; a volume needs one name per "
-            f"dimension, among them x and y; correct axes in its {_ATTRIBUTES}"
+            f"{url} has {count} dimensions with the names {', '.join(axes)}, but each dimension "
+            "needs a different name, and two dimensions must have the names x and y; correct axes "
+            f"in {_ATTRIBUTES} of the volume"
         )
         raise VolumeError(msg)
     is_assumed = known is None and sizes == [1.0] * 3
@@ -167,14 +169,14 @@ def _geometry(
 
 
 def _named(values: Sequence[Any], axes: Sequence[str], missing: Any) -> list[Any]:
-    """Return the values for z, y, x; *values* has one value per axis, or three for x, y, z."""
+    """Return the values for z, y, x; *values* are one per axis, or the values for x, y, z."""
     names = axes if len(values) == len(axes) else AXES[::-1]
     by_name = dict(zip(names, values, strict=True))
     return [by_name.get(name, missing) for name in AXES]
 
 
 def _resolution(attributes: Mapping[str, Any]) -> tuple[list[float], str | None] | None:
-    """Return voxel size (x first) and unit, or ``None`` if the attributes have no voxel size."""
+    """Return voxel size, x first, and its unit; ``None`` if the attributes have no voxel size."""
     resolution = attributes.get("pixelResolution", attributes.get("resolution"))
     if isinstance(resolution, dict):
         return [float(v) for v in resolution["dimensions"]], resolution.get("unit")
@@ -182,7 +184,7 @@ def _resolution(attributes: Mapping[str, Any]) -> tuple[list[float], str | None]
 
 
 def _factors(document: Mapping[str, Any], group: Mapping[str, Any], mip: int) -> list[float] | None:
-    """Return the downsampling factors of a level, x first, if the attributes have them."""
+    """Return the downsampling factors of a level, x first; ``None`` if the attributes have none."""
     factors = document.get("downsamplingFactors")
     if factors is None:
         of_all_levels = group.get("downsamplingFactors", group.get("scales"))
@@ -224,12 +226,12 @@ class N5Layout(BlockLayout):
         except TypeError:
             self.dtype = np.dtype("O")
         if self.dtype.kind not in "iuf":
-            msg = f"{url} holds {name}, but the voxels of a volume must be numbers"
+            msg = f"{url} contains {name} values, but the voxels of a volume must be numbers"
             raise VolumeError(msg)
         if len(self.block) != len(self.shape) or min(self.block, default=0) < 1:
             msg = (
-                f"{url} has blocks of {self.block[::-1]} for dimensions {self.shape[::-1]} (xyz); "
-                f"correct blockSize in its {_ATTRIBUTES}"
+                f"{url} has the blockSize {self.block[::-1]}, which does not match the dimensions "
+                f"{self.shape[::-1]} (xyz); correct blockSize in {_ATTRIBUTES} of the volume"
             )
             raise VolumeError(msg)
         self._prefix, self.root = prefix, prefix.rstrip("/")
@@ -258,24 +260,30 @@ class N5Layout(BlockLayout):
         """
         mode, count = struct.unpack_from(">HH", data)
         if mode not in (0, 1) or count != len(self.shape):
-            msg = f"its header has mode {mode} and {count} dimensions, not {len(self.shape)}"
+            msg = (
+                f"the header has mode {mode} and {count} dimensions, but mode 0 or 1 and "
+                f"{len(self.shape)} dimensions are expected"
+            )
             raise ValueError(msg)
         extent = struct.unpack_from(f">{count}I", data, 4)[::-1]
         if any(length > most for length, most in zip(extent, self.block, strict=True)):
             msg = (
-                f"its header declares {extent} voxels, but a block has {self.block} voxels at most"
+                f"the header declares {extent} voxels, but a block has at most {self.block} voxels"
             )
             raise ValueError(msg)
         size = math.prod(extent) * self.dtype.itemsize
         voxels = self._decompress(memoryview(data)[4 + 4 * count + 4 * mode :], size)
         if len(voxels) != size:
-            msg = f"it has {len(voxels)} bytes, but {extent} {self.dtype} voxels have {size}"
+            msg = (
+                f"the decompressed block has {len(voxels)} bytes, but {extent} {self.dtype} voxels "
+                f"have {size} bytes"
+            )
             raise ValueError(msg)
         big_endian = np.frombuffer(voxels, self.dtype.newbyteorder(">"))
         return big_endian.astype(self.dtype, copy=False).reshape(extent)
 
     def encode(self, voxels: NDArray[Any], block: Index) -> bytes:  # noqa: ARG002
-        """Raise an error: N5 volumes are read only.
+        """Raise an error, because N5 volumes are read only.
 
         Raises:
             VolumeError: always.
@@ -295,7 +303,10 @@ def _decompressor(compression: Mapping[str, Any], url: str) -> Callable[[Any, in
         return partial(decode, "zlib")
     if kind not in COMPRESSIONS:
         names = ", ".join(sorted(COMPRESSIONS))
-        msg = f"blocks of {url} are compressed with {kind!r}, which is not one of {names}"
+        msg = (
+            f"the blocks of {url} are compressed with {kind!r}, but only {names} are supported; "
+            "store the volume again with one of these compressions"
+        )
         raise VolumeError(msg)
     return _lz4 if kind == "lz4" else partial(decode, COMPRESSIONS[kind])
 
@@ -312,7 +323,7 @@ def _lz4(data: memoryview, most: int) -> bytes:
         magic, method, stored, size, _ = _LZ4_HEADER.unpack_from(data, at)
         at += _LZ4_HEADER.size
         if magic != b"LZ4Block" or stored < 0 or at + stored > len(data):
-            msg = "a part of it (lz4) has no header, or ends too early"
+            msg = "a part of the lz4 stream has no header, or ends too early"
             raise ValueError(msg)
         if size == 0:
             return b"".join(parts)
@@ -320,14 +331,14 @@ def _lz4(data: memoryview, most: int) -> bytes:
         if method & 0xF0 == _LZ4_PACKED:
             part = decode("lz4", struct.pack("<i", size) + part, most)
         elif method & 0xF0 != _LZ4_RAW:
-            msg = f"a part of it has the unknown method {method} (lz4)"
+            msg = f"a part of the lz4 stream has the unknown method {method}"
             raise ValueError(msg)
         if len(part) != size:
-            msg = f"a part of it holds {len(part)} bytes, not {size}"
+            msg = f"a part of the lz4 stream has {len(part)} bytes, but its header declares {size}"
             raise ValueError(msg)
         most -= size
         if most < 0:
-            msg = f"it decompresses to {-most} bytes more than expected"
+            msg = f"the lz4 stream decompresses to {-most} bytes more than expected"
             raise ValueError(msg)
         parts.append(part)
         at += stored

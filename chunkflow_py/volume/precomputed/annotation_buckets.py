@@ -1,4 +1,4 @@
-"""Rows on the disk, divided into buckets, so that sorting them takes a limited amount of memory."""
+"""Files of rows on the disk, divided into buckets that are small enough to be sorted in memory."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _BUFFER_BYTES = 1 << 25
 
 
 class Buckets:
-    """Files of rows, one for each bucket; a bucket keeps the order in which rows were added.
+    """Files of rows, one file for each bucket; the rows of a bucket stay in the order of adding.
 
     Args:
-        folder: folder for the files; it is created.
+        folder: folder for the files; the constructor creates the folder.
         dtype: type of the rows.
     """
 
@@ -32,7 +32,7 @@ class Buckets:
         self.counts: dict[int, int] = {}
 
     def add(self, numbers: NDArray[Any], rows: NDArray[Any]) -> None:
-        """Add rows, each to the bucket with the number in the same place of *numbers*."""
+        """Add row i to the bucket with the number ``numbers[i]``."""
         order = np.argsort(numbers, kind="stable")
         numbers, rows = numbers[order], rows[order]
         for start, count in zip(*runs_of(numbers), strict=True):

@@ -2,14 +2,16 @@
 
 ```
 info                          kind, bounds, properties, relations and indices, JSON
-by_id/                        one annotation by its id, with the ids of its segments
-by_pre_segment/               the annotations of a segment, one folder for each relation
-spatial0/ spatial1/ ...       the annotations in a cell of a grid, from coarse to fine
+by_id/                        for each id, the annotation and the ids of its segments
+by_pre_segment/               for each segment of the relation pre_segment, its annotations;
+                              every relation has such a folder
+spatial0/ spatial1/ ...       for each cell of a grid, its annotations; the grids are numbered from
+                              coarse to fine
 ```
 
-An annotation is packed in a row of 32 bit integers: its geometry (xyz, float32), then its
-properties, those with larger types first, padded with zeros. The folders of indices contain shards,
-or one object for each id or cell.
+An annotation is packed in a row of 32 bit integers: first the geometry (xyz, float32), then the
+properties in descending order of the size of their type, then padding with zeros. Each folder is an
+index. An index is stored as shards, or as one object for each id, segment or cell.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/annotations.md``.
 """
@@ -46,12 +48,13 @@ _SHARD_BYTES = 1 << 23
 
 @dataclass(frozen=True)
 class Schema:
-    """What all annotations of a collection have in common.
+    """The description that all annotations of a collection share.
 
     Attributes:
-        kind: a key of `POSITIONS`.
+        kind: kind of the annotations: a key of `POSITIONS`, such as ``point`` or ``line``.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
-        properties: entries of the properties in the info file, those with larger types first.
+        properties: entries of the properties in the info file, in the order of their values in a
+            packed row: properties with larger types come first.
         relations: names of the relations.
     """
 
@@ -80,7 +83,7 @@ class Schema:
 
     @property
     def width(self) -> int:
-        """Number of 32 bit integers of one encoded annotation without its segments."""
+        """Length of a packed row, in 32 bit integers; segments are not in the row."""
         return self.dtype.itemsize // 4
 
     def encode(self, annotations: Annotations) -> Packed:
@@ -114,15 +117,15 @@ class Schema:
 
 
 def _in_order(properties: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
-    """Return the entries of properties in the order of their values: larger types first."""
     return tuple(sorted(properties, key=lambda each: -np.dtype(TYPES[each["type"]][0]).itemsize))
 
 
 def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uint64]:
     """Return an id for each annotation, computed from its geometry, properties and segments.
 
-    Equal annotations get the same id, wherever they are computed. With ten million annotations, the
-    probability that two different ones get the same id is 3 in a million; the merge notices it.
+    Equal annotations from different tasks get the same id. With ten million annotations, the
+    probability that two different annotations get the same id is 3 in a million. In this case,
+    `merge_annotations` raises an error.
     """
     ids = np.full(len(packed), packed.shape[1], np.uint64)
     for column in packed.T:
@@ -138,7 +141,7 @@ def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uin
 
 
 def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return numbers in which each bit of *value* changes half of the bits (splitmix64, Vigna)."""
+    """Return hashes of 64 bit integers, with the mixing function of splitmix64 (Vigna)."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
@@ -150,15 +153,16 @@ def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 def encoded_lists(
     counts: NDArray[np.int64], packed: Packed, ids: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], Packed]:
-    """Encode lists of annotations: their number, the annotations, then their ids.
+    """Encode lists of annotations: for each list, the count, the annotations, then the ids.
 
     Args:
         counts: number of annotations of each list.
-        packed: annotations of the first list, then of the second, and so on.
-        ids: ids of these annotations.
+        packed: packed rows of the first list, then of the second list, and so on.
+        ids: ids of the annotations, in the order of *packed*.
 
     Returns:
-        Length of each list, and all lists, both in integers of 32 bits.
+        The length of each encoded list in 32 bit integers, and the encoded lists as one array of
+        32 bit integers.
     """
     width = packed.shape[1]
     lengths = 2 + counts * (width + 2)
@@ -173,14 +177,21 @@ def encoded_lists(
 
 
 def decoded_list(data: bytes, width: int) -> tuple[Packed, NDArray[np.uint64]]:
-    """Return packed rows and ids of an encoded list of annotations.
+    """Return the packed rows and the ids in an encoded list of annotations.
+
+    Args:
+        data: the encoded list.
+        width: length of a packed row, in 32 bit integers.
 
     Raises:
         ValueError: the list is damaged.
     """
     count = int.from_bytes(data[:8], "little")
     if len(data) != 8 + count * (4 * width + 8):
-        msg = f"a list of {count} annotations has {len(data)} bytes"
+        msg = (
+            f"the list declares {count} annotations, which need {8 + count * (4 * width + 8)} "
+            f"bytes, but has {len(data)} bytes"
+        )
         raise ValueError(msg)
     packed = np.frombuffer(data, "<u4", count * width, 8).reshape(count, width)
     return packed, np.frombuffer(data, "<u8", count, 8 + count * 4 * width)
@@ -189,14 +200,16 @@ def decoded_list(data: bytes, width: int) -> tuple[Packed, NDArray[np.uint64]]:
 def encoded_entries(
     packed: Packed, relations: Sequence[tuple[NDArray[Any], NDArray[Any]]]
 ) -> tuple[NDArray[np.int64], Packed]:
-    """Encode single annotations, with the segments of each relation: their number and their ids.
+    """Encode single annotations: the packed row, then, for each relation, the count and segments.
 
     Args:
-        packed: the annotations.
-        relations: for each relation, the number of segments of each annotation, and all segments.
+        packed: packed rows of the annotations.
+        relations: for each relation, the number of segments of each annotation, and the segments
+            of all annotations, one after the other.
 
     Returns:
-        Length of each annotation, and all annotations, both in integers of 32 bits.
+        The length of each encoded annotation in 32 bit integers, and the encoded annotations as one
+        array of 32 bit integers.
     """
     width = packed.shape[1]
     lengths = np.full(len(packed), width, np.int64)
@@ -220,6 +233,11 @@ def decoded_entry(
 ) -> tuple[Packed, list[NDArray[np.uint64]]]:
     """Return the packed row of an encoded annotation, and its segments for each relation.
 
+    Args:
+        data: the encoded annotation.
+        width: length of a packed row, in 32 bit integers.
+        relations: number of relations.
+
     Raises:
         ValueError: the annotation is damaged.
     """
@@ -230,7 +248,10 @@ def decoded_entry(
         segments.append(np.frombuffer(packed[at + 1 : at + 1 + 2 * count].tobytes(), "<u8"))
         at += 1 + 2 * count
     if at != len(packed):
-        msg = f"an annotation has {4 * len(packed)} bytes, not {4 * at}"
+        msg = (
+            f"the annotation has {4 * len(packed)} bytes, but its counts of segments require "
+            f"{4 * at} bytes"
+        )
         raise ValueError(msg)
     return packed[:width], segments
 
@@ -240,7 +261,7 @@ def _halves_of(numbers: NDArray[Any]) -> Packed:
 
 
 def _scatter(out: Packed, at: NDArray[np.int64], rows: Packed) -> None:
-    """Copy each row to *out*, from the position in *at* on."""
+    """Copy row i to *out*, beginning at position ``at[i]``."""
     for column in range(rows.shape[1]):
         out[at + column] = rows[:, column]
 
@@ -250,14 +271,14 @@ def _scatter(out: Packed, at: NDArray[np.int64], rows: Packed) -> None:
 
 @dataclass(frozen=True)
 class Index:
-    """A folder that finds annotations by a number.
+    """A folder in which annotations are looked up by a number: an id, a segment or a cell.
 
     Attributes:
         key: name of the folder.
-        sharding: how numbers are assigned to shards; ``None``: one object for each number.
-        grid: for a spatial index, the number of cells along each axis, zyx.
-        cell: for a spatial index, the size of a cell, voxels, zyx.
-        limit: for a spatial index, the largest number of annotations of a cell.
+        sharding: how numbers are assigned to shards, or ``None`` if each number has an object.
+        grid: for a spatial index, the number of cells along each axis, zyx; else ``None``.
+        cell: for a spatial index, the size of a cell, voxels, zyx; else ``None``.
+        limit: for a spatial index, the largest number of annotations in a cell.
     """
 
     key: str
@@ -267,7 +288,7 @@ class Index:
     limit: int = 0
 
     def name(self, number: int) -> str:
-        """Return the name of the object of an id, a segment or a cell, without shards."""
+        """Return the object name of an id, a segment or a cell, for an index without shards."""
         if self.grid is None:
             return str(number)
         cell = block_of_number(number, self.grid)
@@ -304,7 +325,7 @@ class Info:
     """The info file of a collection.
 
     Attributes:
-        schema: what all annotations have in common.
+        schema: description that all annotations share.
         lower: lower bound, voxels, zyx.
         upper: upper bound, voxels, zyx.
         by_id: index by id.
@@ -345,10 +366,10 @@ class Info:
             ValueError, KeyError, TypeError: the file is damaged or not supported.
         """
         if document.get("@type") != TYPE:
-            msg = f"its @type is {document.get('@type')!r}, not {TYPE!r}"
+            msg = f"@type is {document.get('@type')!r}, but must be {TYPE!r}"
             raise ValueError(msg)
         if list(document["dimensions"]) != ["x", "y", "z"]:
-            msg = f"its dimensions are {list(document['dimensions'])}, not x, y and z"
+            msg = f"the dimensions are {list(document['dimensions'])}, but must be x, y and z"
             raise ValueError(msg)
         scales = [
             _numbers([scale])[0] * _METRES[unit] for scale, unit in document["dimensions"].values()
@@ -356,7 +377,7 @@ class Info:
         size_nm = tuple(round(nm, 9) for nm in _zyx(scales, above=0))
         kind = str(document["annotation_type"]).lower()
         if kind not in POSITIONS:
-            msg = f"its annotations are {kind!r}, not {', '.join(POSITIONS)}"
+            msg = f"annotation_type is {kind!r}, but must be one of {', '.join(POSITIONS)}"
             raise ValueError(msg)
         relations = document["relationships"]
         schema = Schema(
@@ -377,14 +398,14 @@ class Info:
 
 
 def _property(entry: Any) -> dict[str, Any]:
-    """Return the entry of a property in an info file, after checking it."""
+    """Check the entry of a property in an info file, and return a copy."""
     dtype, extra = TYPES[entry["type"]]
     Property.from_json(entry, np.zeros((0, *extra), dtype))
     return dict(entry)
 
 
 def _numbers(found: Any, low: float = -_FURTHEST, high: float = _FURTHEST) -> list[float]:
-    """Return numbers of an info file, all of which must be from *low* to *high*."""
+    """Return numbers of an info file as floats; each number must be from *low* to *high*."""
     numbers = [float(number) for number in found]
     if not all(low <= number <= high for number in numbers):
         msg = f"{numbers} must be numbers from {low:g} to {high:g}"
@@ -393,7 +414,7 @@ def _numbers(found: Any, low: float = -_FURTHEST, high: float = _FURTHEST) -> li
 
 
 def _zyx(found: Any, above: float | None = None) -> tuple[float, float, float]:
-    """Return three numbers of an info file, which are in the order xyz, in the order zyx."""
+    """Return three numbers, which an info file states in the order xyz, in the order zyx."""
     x, y, z = _numbers(found)
     if above is not None and min(x, y, z) <= above:
         msg = f"{[x, y, z]} must be numbers above {above:g}"
@@ -402,12 +423,12 @@ def _zyx(found: Any, above: float | None = None) -> tuple[float, float, float]:
 
 
 def sharding_for(count: int, size: int, *, near: int = 0, compress: bool = False) -> Sharding:
-    """Return the sharding of an index.
+    """Return how an index is divided into shards and minishards, from the number of its entries.
 
     Args:
         count: number of entries, or an upper limit.
-        size: total length of the entries, bytes.
-        near: number of lowest bits by which entries of one minishard may differ.
+        size: total length of the entries, in bytes.
+        near: entries whose numbers differ only in the lowest *near* bits get one minishard.
         compress: whether to gzip the entries.
     """
     shard_bits = max(0, (size // _SHARD_BYTES).bit_length())

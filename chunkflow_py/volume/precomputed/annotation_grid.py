@@ -1,8 +1,9 @@
-"""Cells of the spatial index of annotations: their sizes at all levels, and what intersects them.
+"""The spatial index of annotations: sizes of the cells, and which annotations are in which cells.
 
-From one level to the next, cells are halved along the axes along which they are longest, in
-nanometres, until they would be smaller than the smallest size. The upper bound is moved up so that
-cells have whole numbers of voxels, which cloud-volume expects.
+From one level to the next, cells are halved along their longest axis in nanometres, and along axes
+of at least three quarters of this length. No cell becomes smaller than the smallest size. The upper
+bound of the grid is increased so that the size of a cell is a whole number of voxels, which
+cloud-volume expects.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _SAME = 0.75  # cells are also halved along axes that are at least this fraction
 
 @dataclass(frozen=True)
 class Grid:
-    """The cells of one level.
+    """The cells of one level of a spatial index.
 
     Attributes:
         start: start of the first cell, voxels, zyx.
@@ -41,15 +42,15 @@ class Grid:
     def pairs(
         self, kind: str, geometry: NDArray[np.float32]
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
-        """Yield the annotations and cells that intersect.
+        """Yield all pairs of an annotation and a cell that intersect, in batches of limited size.
 
         Args:
             kind: kind of the annotations.
-            geometry: (n, p, 3), voxels, zyx.
+            geometry: (n, p, 3): p positions of each of n annotations, voxels, zyx.
 
         Yields:
-            Indices of annotations, sorted, and the numbers of their cells; a limited number of
-            pairs at a time.
+            Two arrays with an item for each pair: the index of the annotation, in ascending order,
+            and the number of the cell.
         """
         low, high = geometry.min(axis=1), geometry.max(axis=1)
         if kind == "ellipsoid":
@@ -69,14 +70,14 @@ class Grid:
             row = stop
 
     def _cells(self, positions: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the cells of positions; those on the upper bound lie in the last cell."""
+        """Return the cells of positions; a position on the upper bound is in the last cell."""
         cells = np.floor((positions.astype(np.float64) - self.start) / self.cell)
         return np.clip(cells, 0, np.array(self.count) - 1).astype(np.int64)
 
     def _meets(
         self, kind: str, geometry: NDArray[np.float32], cells: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        """Return which lines or ellipsoids intersect the cell in the same row."""
+        """Return whether line or ellipsoid i intersects cell i."""
         low = cells * np.array(self.cell) + self.start
         first, second = geometry[:, 0].astype(float), geometry[:, 1].astype(float)
         if kind == "ellipsoid":
@@ -96,7 +97,7 @@ class Grid:
 
 
 def cell_numbers(cells: NDArray[np.int64], count: Zyx) -> NDArray[np.uint64]:
-    """Return the compressed Morton codes of cells, (n, 3), zyx, of a grid of *count* cells."""
+    """Return the compressed Morton codes of *cells*, (n, 3), zyx, in a grid of *count* cells."""
     z, y, x = cells.T.astype(np.uint64)
     return number_of_block((z, y, x), count)
 
@@ -104,7 +105,7 @@ def cell_numbers(cells: NDArray[np.int64], count: Zyx) -> NDArray[np.uint64]:
 def _each_cell(
     first: NDArray[np.int64], extent: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the indices of boxes of cells, and all of their cells, (n, 3)."""
+    """Return all cells of n boxes of cells: the index of the box, and the cell (m, 3)."""
     counts = extent.prod(axis=1)
     rows = np.repeat(np.arange(len(first)), counts)
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -116,12 +117,12 @@ def _each_cell(
 def levels_of(
     bounds: BoundingBox, voxel_size_nm: tuple[float, float, float], smallest: Zyx
 ) -> list[Grid]:
-    """Return the grids of all levels, from one cell to the smallest cells.
+    """Return the grids of all levels, from a grid of one cell to the grid of the smallest cells.
 
     Args:
-        bounds: box of all annotations.
+        bounds: box that contains all annotations.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
-        smallest: smallest size of a cell, voxels, zyx.
+        smallest: lower limit of the size of a cell, voxels, zyx.
     """
     counts = [np.ones(3, np.int64)]
     while True:

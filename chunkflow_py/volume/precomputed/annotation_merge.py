@@ -6,12 +6,13 @@ parts of tasks -> 256 buckets by hash of the id -> each bucket sorted, repetitio
                -> for each index: buckets by shard -> shards
 ```
 
-Everything is sorted by ids or by hashes of ids, so the bytes of the collection do not depend on how
-the volume was divided into tasks. Each level of the spatial index takes the next annotations in the
-order of hashes, until a cell would get more than the limit; so each level is a random sample.
+All rows are sorted by ids or by hashes of ids, so the bytes of the collection do not depend on how
+the volume was divided into tasks. The levels of the spatial index are filled one after the other,
+with annotations in the order of hashes. A level is full if the next annotation would exceed the
+limit of a cell. As hashes are random, each level is a random sample of the annotations.
 
-An id names one annotation. Equal annotations with the same id, from tasks that overlap, are stored
-once; different annotations with the same id are an error.
+Two tasks that overlap may store the same annotation with the same id: the collection gets this
+annotation once. Different annotations with the same id are an error.
 """
 
 from __future__ import annotations
@@ -75,12 +76,13 @@ class MergeSettings:
     """Settings of a merge.
 
     Attributes:
-        limit: largest number of annotations in a cell of the spatial index, except at the finest
-            level, which takes all that remain.
-        smallest_cell: smallest size of a cell, voxels, zyx.
-        sharded: write shards, instead of one object for each annotation, segment and cell.
-        allow_missing: merge although tasks have stored no annotations.
-        scratch: folder for temporary files; ``None``: the system's folder.
+        limit: largest number of annotations in a cell of the spatial index. The finest level has no
+            limit, because it contains all remaining annotations.
+        smallest_cell: lower limit of the size of a cell, voxels, zyx.
+        sharded: whether to write shards instead of one object for each annotation, segment and
+            cell.
+        allow_missing: whether to merge even if some tasks have stored no file of annotations.
+        scratch: folder for temporary files (default: the system's folder for temporary files).
     """
 
     limit: int = LIMIT
@@ -93,15 +95,16 @@ class MergeSettings:
 def merge_annotations(
     parts: Store, target: Store, settings: MergeSettings | None = None
 ) -> list[Stored]:
-    """Write the collection of all annotations; return records of the objects.
+    """Write the annotations of all tasks as one collection; return records of the written objects.
 
     Args:
-        parts: store of the annotations of tasks.
+        parts: store with one file of annotations (a part) for each task.
         target: store of the collection.
         settings: settings of the merge.
 
     Raises:
-        VolumeError: parts are missing, damaged or do not match, or an id is used twice.
+        VolumeError: parts are missing, are damaged or do not match each other, or two different
+            annotations have the same id.
         ChunkError: an annotation lies outside the bounds.
     """
     settings = settings or MergeSettings()
@@ -165,8 +168,9 @@ class _Collected:
 
     def _differ(self, what: str, first: object, second: object) -> None:
         msg = (
-            f"annotations of tasks in {self._url} have different {what}, {first} and {second}; "
-            "remove those of one pipeline, or save all of them again"
+            f"the annotations of tasks in {self._url} have different {what}, {first} and "
+            f"{second}; remove the files of one pipeline, or save the annotations of all tasks "
+            "again"
         )
         raise VolumeError(msg)
 
@@ -188,7 +192,7 @@ class _Collected:
 
     @property
     def schema(self) -> Schema:
-        """What the annotations of all tasks have in common.
+        """The description that the annotations of all tasks share.
 
         Raises:
             VolumeError: no task has a result.
@@ -196,14 +200,15 @@ class _Collected:
         if self._schema is None:
             msg = (
                 f"all {self._parts} tasks in {self._url} have the result None, so the kind of "
-                "annotations is unknown; save annotations, points or synapses, which may be empty"
+                "annotations is unknown; let at least one task save annotations, points or "
+                "synapses, even without any elements"
             )
             raise VolumeError(msg)
         return self._schema
 
     @property
     def bounds(self) -> BoundingBox:
-        """The bounds; if they are not known, the smallest box of voxels around all annotations."""
+        """Bounds of the collection; if unknown, the smallest voxel box around all annotations."""
         if self._bounds is not None:
             return self._bounds
         if not np.isfinite(self._low).all():
@@ -213,7 +218,7 @@ class _Collected:
         return BoundingBox(Zyx.of(low.astype(int).tolist()), Zyx.of(high.astype(int).tolist()))
 
     def in_order(self) -> Iterator[tuple[NDArray[Any], Lists]]:
-        """Yield rows and segments in the order of hashes, without repetitions.
+        """Yield rows and their segments in the order of the hashes of ids; each id occurs once.
 
         Raises:
             VolumeError: two different annotations have the same id.
@@ -247,14 +252,14 @@ class _Collected:
                 self.schema.geometry(x["packed"][at : at + 1])[0].tolist() for x in (one, two)
             ]
             msg = (
-                f"two different annotations in {self._url} have the id {one['id'][at]}, at "
-                f"{places[0]} and {places[1]} (zyx, voxels); give each annotation its own id"
+                f"two different annotations in {self._url}, at {places[0]} and {places[1]} (zyx, "
+                f"voxels), have the id {one['id'][at]}; give each annotation a different id"
             )
             raise VolumeError(msg)
 
 
 def row_dtype(schema: Schema) -> np.dtype[Any]:
-    """Return the type of rows: id, encoded annotation, and number of segments of each relation."""
+    """Return the type of a row: id, packed annotation, and number of segments of each relation."""
     relations = len(schema.relations)
     return np.dtype(
         [("id", "<u8"), ("packed", "<u4", (schema.width,)), ("counts", "<u4", (relations,))]
@@ -262,7 +267,7 @@ def row_dtype(schema: Schema) -> np.dtype[Any]:
 
 
 def taken(rows: NDArray[Any], lists: Lists, order: NDArray[Any]) -> tuple[NDArray[Any], Lists]:
-    """Return some rows, in the order of their indices, with their segments."""
+    """Return the rows with the indices *order*, in this order, and their segments."""
     numbered = enumerate(lists)
     return rows[order], [take_lists(rows["counts"][:, k], each, order)[1] for k, each in numbered]
 
@@ -270,7 +275,7 @@ def taken(rows: NDArray[Any], lists: Lists, order: NDArray[Any]) -> tuple[NDArra
 def scatter(
     numbers: NDArray[Any], rows: NDArray[Any], lists: Lists, into: Buckets, segments: list[Buckets]
 ) -> None:
-    """Add rows and their segments to the buckets with these *numbers*."""
+    """Add row i to bucket ``numbers[i]`` of *into*, and its segments to *segments* likewise."""
     into.add(numbers, rows)
     for number, (each, buckets) in enumerate(zip(lists, segments, strict=True)):
         buckets.add(np.repeat(numbers, rows["counts"][:, number]), each)
@@ -281,9 +286,9 @@ class _Levels:
 
     Args:
         grids: grids of all levels.
-        limit: largest number of annotations of a cell, except at the last level.
-        schema: what all annotations have in common.
-        folder: folder for temporary files; bucket i has the annotations of level i.
+        limit: largest number of annotations in a cell; the last level has no limit.
+        schema: description that all annotations share.
+        folder: folder for temporary files; bucket i contains the annotations of level i.
     """
 
     def __init__(self, grids: Sequence[Grid], limit: int, schema: Schema, folder: Path) -> None:
@@ -301,7 +306,7 @@ class _Levels:
             start += self._add(rows[start:], geometry[start:])
 
     def _add(self, rows: NDArray[Any], geometry: NDArray[np.float32]) -> int:
-        """Add as many annotations to the level as fit; return how many."""
+        """Add annotations to the current level until a cell is full; return the number added."""
         grid, is_last = self.grids[self._level], self._level == len(self.grids) - 1
         for found, cells in grid.pairs(self._schema.kind, geometry):
             stop = len(rows)
@@ -321,13 +326,13 @@ class _Levels:
 
     @property
     def rows_dtype(self) -> np.dtype[Any]:
-        """Type of the rows of levels."""
+        """Type of the rows in the buckets of the levels; see `pair_dtype`."""
         return pair_dtype(self._schema)
 
     def _first_too_many(
         self, found: NDArray[np.int64], cells: NDArray[np.uint64], stop: int
     ) -> int:
-        """Return the first annotation that is one too many for a cell, or *stop*."""
+        """Return the index of the first annotation that exceeds a cell's limit, or *stop*."""
         order = np.argsort(cells, kind="stable")
         ordered = cells[order]
         starts, counts = runs_of(ordered)
@@ -356,7 +361,7 @@ class _Levels:
 
 
 def pair_dtype(schema: Schema) -> np.dtype[Any]:
-    """Return the type of rows of an annotation with the number of a cell or the id of a segment."""
+    """Return the type of a row: number of a cell or segment, id and packed annotation."""
     return np.dtype([("key", "<u8"), ("id", "<u8"), ("packed", "<u4", (schema.width,))])
 
 
@@ -434,13 +439,12 @@ class _Writer:
         return index
 
     def _lists(self, index: Index, rows: Buckets, bucket: int, count: int) -> Index:
-        """Write an index of lists.
+        """Write an index in which each number has a list of annotations.
 
         Args:
             index: the index, without a sharding.
-            rows: rows of `pair_dtype`.
-            bucket: number of the bucket of *rows* that has the rows of the index, in the order of
-                hashes.
+            rows: buckets of rows of type `pair_dtype`.
+            bucket: number of the bucket with the rows of this index, in the order of hashes.
             count: number of lists, or an upper limit.
         """
         is_spatial = index.grid is not None

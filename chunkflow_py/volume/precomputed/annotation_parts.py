@@ -1,14 +1,14 @@
-"""The annotations of each task, which the merge joins to a collection.
+"""The file of annotations that each task stores (a part); a merge joins all parts to a collection.
 
-Each task stores one npz file without pickles, named after its box. Its arrays are columns:
+A part is an npz file without pickles, named after the box of the task, with these arrays:
 
 ```
-about            bounds, voxel size, number of tasks, names and types of the columns, JSON
-geometry         (n, p, 3) float32
-ids              (n,) uint64, unless ids are computed from the content
-value:NAME       values of a property
-count:NAME       number of segments of each annotation, for a relation
-segment:NAME     their ids
+about            JSON: bounds, voxel size, number of tasks, names and types of the columns
+geometry         (n, p, 3) float32: p positions of each of n annotations
+ids              (n,) uint64; missing if ids are computed from the content
+value:NAME       values of the property NAME
+count:NAME       number of segments of each annotation, for the relation NAME
+segment:NAME     ids of the segments of all annotations, for the relation NAME
 ```
 """
 
@@ -43,7 +43,7 @@ FORMAT = "chunkflow annotations 1"
 
 @dataclass(frozen=True)
 class Part:
-    """The annotations of one task.
+    """The annotations of one task, as stored in its file.
 
     Attributes:
         annotations: the annotations; ``None`` if the task has no result.
@@ -84,7 +84,11 @@ class Part:
 
     @classmethod
     def decoded(cls, data: bytes | None, address: str) -> Part:
-        """Return the part in an npz file.
+        """Return the part that an npz file contains.
+
+        Args:
+            data: content of the file, or ``None`` if the file is missing.
+            address: address of the file, for messages.
 
         Raises:
             VolumeError: the file is missing or damaged.
@@ -127,7 +131,7 @@ def check_inside(annotations: Annotations, bounds: BoundingBox | None) -> None:
     """Check that all annotations lie in *bounds*.
 
     Raises:
-        ChunkError: an annotation does not; the message names it.
+        ChunkError: an annotation is not completely inside *bounds*.
     """
     if bounds is None:
         return
@@ -138,8 +142,8 @@ def check_inside(annotations: Annotations, bounds: BoundingBox | None) -> None:
         place = np.array([low[at], high[at]]).round(3)
         where = "-".join(map(str, dict.fromkeys(map(tuple, place.tolist()))))
         msg = (
-            f"annotation {at} at {where} lies outside the bounds {bounds} (zyx, voxels); remove "
-            "annotations outside the volume, or give larger --bounds"
+            f"annotation number {at} at {where} is outside the bounds {bounds} (zyx, voxels); "
+            "remove annotations outside the volume, or give larger --bounds"
         )
         raise ChunkError(msg)
 
@@ -148,7 +152,8 @@ def parts_in(store: Store, *, allow_missing: bool = False) -> Iterator[Part]:
     """Yield the annotations of all tasks in a store, in the order of their boxes.
 
     Raises:
-        VolumeError: there are no parts, a part is missing or damaged, or tasks overlap.
+        VolumeError: the store has no parts, a part is missing or damaged, or the boxes of tasks
+            overlap.
     """
     keys = sorted(key for key in store.list() if key.endswith(SUFFIX))
     if not keys:
@@ -160,7 +165,7 @@ def parts_in(store: Store, *, allow_missing: bool = False) -> Iterator[Part]:
     except AlignmentError as error:
         msg = (
             f"{store.url} has annotations of tasks that overlap, because the volume was divided in "
-            "different ways; remove all of them, and run save-annotations again"
+            "different ways; remove all files of annotations, and run save-annotations again"
         )
         raise VolumeError(msg) from error
     step = 2 * store.connections
@@ -175,7 +180,7 @@ def parts_in(store: Store, *, allow_missing: bool = False) -> Iterator[Part]:
 
 
 def _missing(url: str, boxes: list[BoundingBox], tasks: int) -> str:
-    """Return the message for missing tasks; it names one of them if tasks form a grid."""
+    """Return the message for missing tasks, with an example if the tasks form a grid."""
     starts = np.array([box.start for box in boxes])
     axes = [np.unique(starts[:, axis]) for axis in range(3)]
     example = ""
@@ -186,5 +191,5 @@ def _missing(url: str, boxes: list[BoundingBox], tasks: int) -> str:
         example = "" if gap is None else f", for example the task that starts at {gap} (zyx)"
     return (
         f"{url} has the annotations of {len(boxes)} of {tasks} tasks; run the missing tasks"
-        f"{example}, or give --allow-missing if they were skipped"
+        f"{example}, or give --allow-missing if these tasks were skipped"
     )

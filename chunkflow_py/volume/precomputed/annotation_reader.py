@@ -50,7 +50,7 @@ def open_annotations(url: str, access: Access | None = None) -> AnnotationCollec
 
     Raises:
         VolumeNotFoundError: there is no collection at *url*.
-        VolumeError: the info file is damaged, or its annotations are not supported.
+        VolumeError: the info file is damaged, or describes annotations that are not supported.
     """
     store = open_store(Location.parse(url).store_url, access or Access())
     data = store.get("info")
@@ -62,13 +62,16 @@ def open_annotations(url: str, access: Access | None = None) -> AnnotationCollec
     try:
         info = Info.parse(parse_json(data))
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, ChunkError) as error:
-        msg = f"{store.url}/info does not describe annotations that can be read: {error}"
+        msg = (
+            f"cannot read {store.url}/info, which is damaged or describes annotations that are not "
+            f"supported: {error}; check the URL, or run merge-annotations again"
+        )
         raise VolumeError(msg) from error
     return AnnotationCollection(store, info)
 
 
 class AnnotationCollection:
-    """Annotations in a store, found by id, by segment or by place.
+    """Annotations in a store, which can be read by id, by segment or by box.
 
     Args:
         store: store of the collection.
@@ -76,7 +79,7 @@ class AnnotationCollection:
     """
 
     def __init__(self, store: Store, info: Info) -> None:
-        """Store the arguments; annotations are read when they are asked for."""
+        """Store the arguments; annotations are read only when a method is called."""
         self._store, self.info = store, info
 
     @property
@@ -89,11 +92,11 @@ class AnnotationCollection:
         return np.sort(np.array(list(self._numbers(self.info.by_id)), np.uint64))
 
     def get(self, ids: Iterable[int] | NDArray[np.uint64]) -> Annotations:
-        """Return the annotations with these ids, in their order, with the segments of relations.
+        """Return the annotations with these *ids*, in this order, and the segments of relations.
 
         Raises:
-            ChunkError: a number is not an id of 64 bits.
-            VolumeNotFoundError: there is no annotation with one of the ids.
+            ChunkError: a number in *ids* is not an unsigned integer of 64 bits.
+            VolumeNotFoundError: no annotation has one of these *ids*.
             VolumeError: an annotation is damaged.
         """
         schema = self.schema
@@ -119,14 +122,14 @@ class AnnotationCollection:
         return schema.decode(packed, wanted, relations)
 
     def related(self, relation: str, segment: int) -> Annotations:
-        """Return the annotations of a segment; none if the segment has none.
+        """Return the annotations of a segment; the result may be empty.
 
         Args:
             relation: name of the relation.
             segment: id of the segment.
 
         Raises:
-            OptionError: there is no such relation.
+            OptionError: the collection has no relation of this name.
             VolumeError: the annotations are damaged.
         """
         if relation not in self.schema.relations:
@@ -138,9 +141,9 @@ class AnnotationCollection:
         return self._joined([(index, [segment])])
 
     def inside(self, box: BoundingBox) -> Annotations:
-        """Return the annotations that touch *box* (voxels); a point on the upper face does not.
+        """Return the annotations that touch *box* (voxels), but not points at its stop.
 
-        Segments are not included; `get` returns them.
+        The result has no segments of relations; `get` returns annotations with segments.
 
         Raises:
             VolumeError: annotations are damaged.
@@ -154,7 +157,7 @@ class AnnotationCollection:
         """Return the annotations of one level of the spatial index; 0 is the coarsest.
 
         Raises:
-            OptionError: there is no such level.
+            OptionError: the collection has no level of this number.
             VolumeError: annotations are damaged.
         """
         if not 0 <= level < len(self.info.spatial):
@@ -164,7 +167,7 @@ class AnnotationCollection:
         return self._joined([(index, list(self._numbers(index)))])
 
     def _cells(self, index: Index, box: BoundingBox) -> list[int]:
-        """Return the number of each cell of a level that touches *box*."""
+        """Return the numbers of the cells of a level that touch *box*."""
         if index.grid is None or index.cell is None:
             return []
         low = (np.array(box.start) - self.info.lower) / index.cell
@@ -183,7 +186,7 @@ class AnnotationCollection:
         return [int(number) for number in cell_numbers(cells, index.grid)]
 
     def _joined(self, lists: Iterable[tuple[Index, list[int]]]) -> Annotations:
-        """Return the annotations of several lists of indices, sorted by id, each once."""
+        """Return the annotations in the given lists of indices, sorted by id, each id once."""
         packed, ids = [np.zeros((0, self.schema.width), np.uint32)], [np.zeros(0, np.uint64)]
         for index, numbers in lists:
             for number, data in self._entries(index, numbers).items():

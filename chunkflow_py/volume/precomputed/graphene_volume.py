@@ -45,8 +45,8 @@ class GrapheneVolume:
 
         Raises:
             VolumeNotFoundError: the level does not exist.
-            VolumeError: the server cannot be reached or denies access, or its info file is not
-                supported.
+            VolumeError: the server cannot be reached or denies access, or returns an info file that
+                is not supported.
             MissingExtraError: CloudVolume is not installed.
         """
         with needs_extra("precomputed", "a graphene volume"):
@@ -101,7 +101,7 @@ class GrapheneVolume:
         return Chunk(voxels, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def write(self, chunk: Chunk, *, time: int | None = None) -> tuple[Stored, ...]:  # noqa: ARG002
-        """Raise an error: only proofreading on the server changes the segmentation."""
+        """Raise an error, because only proofreading on the server changes the segmentation."""
         raise VolumeError(_READ_ONLY.format(url=self.url))
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
@@ -117,8 +117,8 @@ class GrapheneVolume:
             return all(self._cloud.image.exists(_cloud_box(bbox), mip=self._mip).values())
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Raise an error: the server does not provide a list of stored blocks."""
-        msg = f"cannot list the stored blocks of {self.url}: its server does not provide a list"
+        """Raise an error, because the server does not provide a list of stored blocks."""
+        msg = f"cannot list the stored blocks of {self.url}: the server does not provide a list"
         raise VolumeError(msg)
 
 

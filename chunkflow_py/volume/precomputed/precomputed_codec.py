@@ -88,7 +88,7 @@ class PrecomputedCodec:
         self._library = None if self.encoding == "raw" else _library(self.encoding)
 
     def encode(self, voxels: NDArray[Any]) -> bytes:
-        """Return the bytes of a block, (z, y, x) or (c, z, y, x)."""
+        """Return a block, (z, y, x) or (c, z, y, x), as the bytes to store."""
         data: Any
         if self._library is None:
             data = np.ascontiguousarray(voxels)
@@ -123,11 +123,14 @@ class PrecomputedCodec:
         if self._library is None:
             if len(data) != size:
                 there, shape = len(data), tuple(extent)
-                msg = f"it has {there} bytes, but {shape} {self._dtype} voxels have {size}"
+                msg = (
+                    f"the block has {there} bytes, but {shape} {self._dtype} voxels have {size} "
+                    "bytes"
+                )
                 raise ValueError(msg)
             return np.frombuffer(data, self._dtype).reshape(extent)
         if not data:
-            msg = "it is empty"  # cloud-volume would return zeros
+            msg = "the block has no bytes"  # cloud-volume would return zeros
             raise ValueError(msg)
         zyx = tuple(extent[-3:])
         channels = extent[0] if len(extent) == 4 else 1
@@ -147,7 +150,7 @@ class PrecomputedCodec:
         else:
             image = self._library.decode(data, self.encoding, shape, self._dtype, self._cells)
         if image.size != math.prod(shape):
-            msg = f"it holds {image.shape} voxels, not {shape} (xyzc)"
+            msg = f"the block contains {image.shape} voxels, but {shape} are expected (xyzc)"
             raise ValueError(msg)
         if self.encoding == "npz_uint8":
             image = image.astype(self._dtype) / self._dtype.type(255)
@@ -160,17 +163,17 @@ class PrecomputedCodec:
 
 
 def decompressed(data: bytes, extension: str, most: int) -> bytes:
-    """Return the content of a block's file, decompressed as its extension says.
+    """Return the content of a block's file, decompressed as the file name extension requires.
 
     Args:
         data: content of the file.
-        extension: extension of the file name. If it is not one of `COMPRESSED`, *data* are
-            returned unchanged.
-        most: largest number of decompressed bytes that a block may have.
+        extension: extension of the file name. If `COMPRESSED` does not contain *extension*, *data*
+            are returned unchanged.
+        most: limit of the decompressed bytes.
 
     Raises:
         MissingExtraError: the library for the compression is not installed.
-        Exception: the data are damaged, or have more than *most* bytes when decompressed.
+        Exception: the data are damaged, or decompress to more bytes than this limit.
     """
     codec = COMPRESSED.get(extension)
     if codec is None:
@@ -180,7 +183,11 @@ def decompressed(data: bytes, extension: str, most: int) -> bytes:
 
 
 def _gunzipped(data: bytes, size: int, *, is_raw: bool) -> bytes:
-    """Return *data*, gunzipped if necessary; raw voxels of *size* bytes may look like gzip."""
+    """Return *data*, decompressed if they are gzip.
+
+    Raw voxels may begin with the magic bytes of gzip by chance. If such *data* cannot be
+    decompressed but have *size* bytes, they are returned unchanged.
+    """
     if data[:3] != _GZIP:
         return data
     try:
@@ -220,27 +227,30 @@ def _check_segmentation(
 ) -> None:
     """Refuse a truncated block of compressed segmentation, which the codec does not check.
 
-    A block is one channel of 32 bit words. Its header has two words for each cell: the position of
-    the table of labels (24 bits) with the number of bits per voxel (8 bits), and the position of
-    the encoded voxels. See Neuroglancer's ``sliceview/compressed_segmentation``.
+    A block contains one channel and consists of 32 bit words. The header has two words for each
+    cell. The first word is the position of the table of labels (24 bits) and the number of bits per
+    voxel (8 bits). The second word is the position of the encoded voxels. See Neuroglancer's
+    ``sliceview/compressed_segmentation``.
 
     Raises:
         ValueError: a position is beyond the end of the block.
     """
     if len(data) % 4:
-        msg = f"it holds {len(data)} bytes, not a whole number of 32 bit words"
+        msg = f"the block has {len(data)} bytes, which is not a whole number of 32 bit words"
         raise ValueError(msg)
     content = np.frombuffer(data, "<u4")
     count = math.prod(-(-n // cell) for n, cell in zip(extent, cells, strict=True))
     if len(content) < 1 + 2 * count or content[0] != 1:
-        msg = f"it holds {len(content)} words, fewer than the header of {count} cells"
+        msg = (
+            f"the block has {len(content)} words of 32 bits, fewer than the header of {count} cells"
+        )
         raise ValueError(msg)
     channel = content[1:].astype(np.int64)
     heads = channel[: 2 * count].reshape(count, 2)
     tables, widths, voxels = heads[:, 0] & 0xFFFFFF, heads[:, 0] >> 24, heads[:, 1]
     for width in np.unique(widths).tolist():
         if width not in (0, 1, 2, 4, 8, 16, 32):
-            msg = f"it has cells of {width} bits per voxel"
+            msg = f"a cell of the block declares {width} bits per voxel, which is not supported"
             raise ValueError(msg)
         selected = widths == width
         highest: Any = 0

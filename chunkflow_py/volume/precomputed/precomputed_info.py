@@ -92,8 +92,8 @@ class PrecomputedLevel:
         dtype: type of the voxels, little endian.
         channels: number of channels.
         kind: meaning of the voxels, if known.
-        block_size: extent of a block, voxels, zyx; if the level is stored with several block sizes,
-            the first of them.
+        block_size: extent of a block, voxels, zyx. If the info file lists several block sizes for
+            the level, this is the first in the list.
         sharding: assignment of blocks to shards, or ``None`` if there are no shards.
         compress: whether blocks are gzipped when written.
         mips: numbers of all levels.
@@ -136,14 +136,14 @@ def parse_info(content: bytes, mip: int, url: str) -> PrecomputedLevel:
 
 def _scales(info: Any) -> list[dict[str, Any]]:
     if not isinstance(info, dict):
-        msg = f"it holds a {type(info).__name__}, not an object"
+        msg = f"the file contains a {type(info).__name__}, not a JSON object"
         raise ValueError(msg)  # noqa: TRY004  (one kind of damage)
     if info.get("@type", _VOLUME) != _VOLUME:
-        msg = f"it describes {info['@type']}, not a volume"
+        msg = f"the file describes {info['@type']}, not a volume"
         raise ValueError(msg)
     scales = info.get("scales")
     if not isinstance(scales, list) or not scales:
-        msg = "it has no scales"
+        msg = "the file has no scales"
         raise ValueError(msg)
     return scales
 
@@ -157,20 +157,29 @@ def _level(info: dict[str, Any], mip: int) -> PrecomputedLevel:
     z, y, x = (float(nm) for nm in scale["resolution"][::-1])
     ours = info.get(_OURS, {})
     if dtype.kind not in "uif" or type(channels) is not int or channels < 1:
-        msg = f"it declares {channels!r} channels of {dtype} voxels"
+        msg = (
+            f"the file declares num_channels {channels!r} and data_type {dtype}, but a volume has "
+            "at least 1 channel of numbers"
+        )
         raise ValueError(msg)
     if min(block) < 1 or bounds.is_empty or not all(0 < nm < math.inf for nm in (z, y, x)):
         msg = (
-            f"it declares blocks of {block} voxels, bounds {bounds} and voxel size {(z, y, x)} nm "
-            "(zyx)"
+            f"the file declares blocks of {block} voxels, bounds {bounds} and voxel size "
+            f"{(z, y, x)} nm (zyx), but all sizes must be positive"
         )
         raise ValueError(msg)
     if scale["encoding"] not in ENCODINGS:
-        msg = f"encoding {scale['encoding']!r} is not one of {', '.join(ENCODINGS)}"
+        msg = (
+            f"the file declares encoding {scale['encoding']!r}, but only {', '.join(ENCODINGS)} "
+            "are supported"
+        )
         raise ValueError(msg)
     cells = scale.get("compressed_segmentation_block_size", [8, 8, 8])
     if len(cells) != 3 or not all(type(n) is int and 0 < n <= _LONGEST_CELL for n in cells):
-        msg = f"it declares compressed_segmentation cells of {cells} voxels (xyz)"
+        msg = (
+            f"the file declares compressed_segmentation cells of {cells} voxels (xyz), but a size "
+            f"must be three integers from 1 to {_LONGEST_CELL}"
+        )
         raise ValueError(msg)
     sharding = scale.get("sharding")
     return PrecomputedLevel(
@@ -212,8 +221,8 @@ def create_info(
         url: address of the volume, for messages.
 
     Raises:
-        VolumeError: the format or the encoding does not support this dtype, number of channels or
-            shard size; two levels would be equal; or the volume has no voxels.
+        VolumeError: the volume has no voxels, two levels would be equal, or the format or the
+            encoding does not support this dtype, number of channels or shard size.
     """
     if spec.bounds.is_empty:
         msg = f"cannot create {url}: its bounds {spec.bounds} are empty; choose another region"
@@ -222,8 +231,8 @@ def create_info(
     check_encoding(encoding, spec.dtype, spec.channels or 1)
     if encoding == "png" and spec.dtype == np.uint16:
         msg = (
-            "TensorStore can read uint16 voxels encoded as png, but CloudVolume cannot; choose "
-            "encoding raw, or convert the voxels to uint8"
+            f"cannot create {url} with uint16 voxels in encoding png, because CloudVolume cannot "
+            "read such voxels; choose encoding raw, or convert the voxels to uint8"
         )
         raise VolumeError(msg)
     if spec.times is not None and spec.times > 1:
@@ -307,9 +316,9 @@ def merged_info(content: bytes, info: dict[str, Any], url: str) -> dict[str, Any
     for name, old_value, new_value in pairs:
         if not _same(name, old_value, new_value):
             msg = (
-                f"{url} has an info file of another volume: its {name} is {old_value}, not "
-                f"{new_value}; write to another address, or replace the file with --overwrite, "
-                "after which blocks of the old layout can no longer be read"
+                f"{url} has an info file of another volume, where {name} is {old_value}, but the "
+                f"new volume has {new_value}; write to another address, or replace the file with "
+                "--overwrite (then stored blocks of the other volume can no longer be read)"
             )
             raise VolumeError(msg)
     scales = [*old_scales, *info["scales"][len(old_scales) :]]
@@ -327,7 +336,7 @@ def check_key(info: dict[str, Any], mip: int, url: str) -> None:
         url: address of the volume, for messages.
 
     Raises:
-        VolumeError: another level uses the same folder; the message names both.
+        VolumeError: another level uses the same folder; the message names both levels.
     """
     keys = [_key(scale) for scale in info["scales"]]
     for other, key in enumerate(keys):
@@ -358,8 +367,8 @@ def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
     """Refuse voxels that the format or the encoding does not support.
 
     Raises:
-        VolumeError: encoding, dtype or number of channels is not supported; the message lists the
-            supported values.
+        VolumeError: the encoding, dtype or number of channels is not supported; the message lists
+            the supported values.
     """
     if encoding not in ENCODINGS:
         known = ", ".join(ENCODINGS)
@@ -368,7 +377,10 @@ def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
     dtypes = _DTYPES_OF.get(encoding, DTYPES)
     if dtype.name not in dtypes:
         holder = f"encoding {encoding}" if encoding in _DTYPES_OF else "a precomputed volume"
-        msg = f"{holder} cannot store {dtype.name} voxels, only {', '.join(dtypes)}; convert them"
+        msg = (
+            f"{holder} cannot store {dtype.name} voxels, only {', '.join(dtypes)}; convert the "
+            "voxels"
+        )
         raise VolumeError(msg)
     supported = _CHANNELS_OF.get(encoding)
     if supported and channels not in supported:
@@ -386,9 +398,11 @@ def scale_bounds(scale: dict[str, Any]) -> BoundingBox:
 
 
 def _kind(info: dict[str, Any]) -> Any:
-    """Return the kind that this package has stored, else ``segmentation`` for a segmentation layer.
+    """Return the kind that this package has stored in the info file, if any.
 
-    For other layers of other programs, return ``None``: they may be images or probability maps.
+    Other programs store only a layer type. For a segmentation layer, the result is
+    ``segmentation``. For an image layer, the result is ``None``, because an image layer may contain
+    an image or a probability map.
     """
     stored = info.get(_OURS, {}).get("kind")
     return "segmentation" if stored is None and info.get("type") == "segmentation" else stored

@@ -2,11 +2,11 @@
 
 ```
 8_8_40/0-64_0-64_0-32.gz      one block (x, y, z in voxels), gzipped, in a local folder
-8_8_40/0-64_0-64_0-32         the same in a cloud, with the header Content-Encoding: gzip
+8_8_40/0-64_0-64_0-32         one block in a bucket, with the header Content-Encoding: gzip
 8_8_40/0a.shard               many blocks in one shard; see `sharding`
 ```
 
-The number of a block, its compressed Morton code, determines its shard:
+The number of a block determines its shard. This number is the compressed Morton code of the block:
 
 ```
 number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid of blocks needs
@@ -146,7 +146,7 @@ class PrecomputedLayout(BlockLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the bytes of a block, stored with any compression that cloud-volume can write."""
+        """Return the encoded bytes of a block, from an object with any of the known extensions."""
         name, data, most = self._name(unit), None, packed_most(self.block_bytes)
         for extension in self._extensions(self._last_read):
             data = store.get(name + extension, most)
@@ -183,10 +183,11 @@ class PrecomputedLayout(BlockLayout):
     def _stale(self, store: Store) -> Sequence[str]:
         """Return the extensions of older copies that must be removed after a write.
 
-        If a block is stored both gzipped and without an extension, cloud-volume reads the copy
-        without extension. Therefore, a write of either copy removes the other. Further extensions
-        are rare. The folder is listed once to find out whether it has any, because checking all
-        extensions for every block would take longer than writing a small block.
+        If a block is stored both with ``.gz`` and without an extension, cloud-volume reads the copy
+        without extension. Therefore, a write of one copy removes the other copy. Blocks with other
+        extensions are rare. The folder is listed only once, to see whether such blocks exist,
+        because a check of all extensions for every block would take longer than writing a small
+        block.
         """
         if not self._is_local:
             return ()
@@ -199,7 +200,7 @@ class PrecomputedLayout(BlockLayout):
     def _extensions(self, first: str) -> list[str]:
         """Return the extensions that a block may have, beginning with *first*.
 
-        In clouds, blocks have no extension.
+        In buckets, blocks have no extension.
         """
         if not self._is_local:
             return [""]
@@ -240,7 +241,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return self._file(self._shard(unit))
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit of shard *key*; ``None`` if there is none, or if shards are not boxes."""
+        """Return the unit that shard *key* stores, or ``None`` if *key* is not a shard of a box."""
         name = key.removeprefix(f"{self._level.key}/").removesuffix(".shard")
         if self._box_of_blocks is None or not _HEX.fullmatch(name):
             return None
@@ -265,7 +266,10 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the bytes of *blocks*; read the whole shard if they are at least half of it."""
+        """Return the encoded bytes of *blocks*, which are all in shard *unit*.
+
+        If at least half of the blocks of the shard are requested, the whole shard is read.
+        """
         shard = self._shard(unit)
         key = self._file(shard)
         read: Read = lambda start, stop: store.get_range(key, start, stop)  # noqa: E731
@@ -280,7 +284,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return {block: contents.get(self._number(block)) for block in blocks}
 
     def _most_stored(self) -> int:
-        """Return the largest number of bytes that a shard may have."""
+        """Return the limit of the size of a shard, in bytes."""
         blocks = (self._box_of_blocks or Zyx(1, 1, 1)).product()
         indices = (16 << self._sharding.minishard_bits) + packed_most(24 * blocks)
         return blocks * packed_most(self.block_bytes) + indices
@@ -301,7 +305,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return ((first + self._box_of_blocks).low(self._grid) - first).product()
 
     def _spans(self, read: Read, shard: int, numbers: Sequence[int]) -> Spans:
-        """Return the start and stop of each stored block in the shard: number -> (start, stop)."""
+        """Return the byte range of each stored block in the shard: number -> (start, stop)."""
         spans: Spans = {}
         by_minishard = sorted((self._sharding.place(number)[1], number) for number in numbers)
         for minishard, group in groupby(by_minishard, key=lambda pair: pair[0]):
@@ -311,13 +315,16 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
                 if row < index.shape[1] and index[0, row] == number:
                     span = int(index[1, row]), int(index[2, row])
                     if span[1] - span[0] > packed_most(self.block_bytes):
-                        msg = f"its index gives {span[1] - span[0]} bytes to block {number}"
+                        msg = (
+                            f"the index of the shard gives block {number} {span[1] - span[0]} "
+                            "bytes, more than a block can have"
+                        )
                         raise ValueError(msg)
                     spans[number] = span
         return spans
 
     def _minishard(self, read: Read, shard: int, minishard: int) -> NDArray[np.uint64]:
-        """Return number, start and stop of each block of a minishard, (3, n), sorted by number."""
+        """Return number, start and stop (bytes) of the blocks of a minishard, (3, n), by number."""
         known = self._known(shard, minishard)
         if known is not None:
             return known
@@ -329,7 +336,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return index
 
     def _shard_index(self, read: Read, shard: int) -> NDArray[np.uint64] | None:
-        """Return start and stop of each minishard index in the shard, shape (minishards, 2)."""
+        """Return the byte range (start, stop) of each minishard index, (minishards, 2)."""
         known = self._known(shard, None)
         if known is not None:
             return known
@@ -389,7 +396,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
 
 
 def _read_spans(read: Read, spans: Spans) -> dict[int, bytes]:
-    """Return the bytes of blocks: number -> bytes; read neighbouring blocks in one request."""
+    """Return the bytes of blocks, number -> bytes; neighbouring blocks are read in one request."""
     contents: dict[int, bytes] = {}
     group: list[tuple[int, int, int]] = []
 

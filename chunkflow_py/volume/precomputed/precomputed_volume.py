@@ -46,14 +46,14 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
 
     Raises:
         VolumeNotFoundError: the volume or the level does not exist.
-        VolumeError: the info file is damaged or not supported. With mode ``r+``: the shards can
-            only be read, or two levels share a folder.
+        VolumeError: the info file is damaged or not supported, or *mode* is ``r+`` and the level
+            can only be read, because of its shards or because two levels share a folder.
         MissingExtraError: the library for the encoding is not installed.
     """
     store = open_store(location.store_url, opening.access)
     content = store.get("info", DOCUMENT_BYTES)
     if content is None:
-        msg = f"{location} holds no precomputed volume: it has no info file; {CREATE}"
+        msg = f"{location} is not a precomputed volume, because it has no info file; {CREATE}"
         raise VolumeNotFoundError(msg)
     level = parse_info(content, mip, str(location))
     if mode == "r+":

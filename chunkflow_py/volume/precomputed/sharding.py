@@ -1,17 +1,17 @@
 """Shards: many numbered entries in one object, the format ``neuroglancer_uint64_sharded_v1``.
 
 ```
-| shard index | entries ... | minishard indices: number, gap, length |
+| shard index | entries ... | minishard indices: number, gap and length of each entry |
 ```
 
 The number of an entry determines its shard and its minishard (a group of entries with one index):
 
 ```
-hash(number >> preshift)       (unused) | shard | minishard
+bits of hash(number >> preshift), from high to low:      (unused) | shard | minishard
 ```
 
-Entries are blocks of a volume, whose number is their compressed Morton code, or annotations, meshes
-or skeletons.
+Entries are blocks of a volume, annotations, meshes or skeletons. The number of a block is its
+compressed Morton code.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """
@@ -51,12 +51,13 @@ class Sharding:
     """Assignment of numbered entries to shards: the field ``sharding`` of an info file.
 
     Attributes:
-        preshift_bits: number of lowest bits of a block's number that do not affect its shard.
+        preshift_bits: number of lowest bits of an entry's number that are ignored when its shard
+            and minishard are chosen.
         minishard_bits: number of bits that choose the minishard within the shard.
         shard_bits: number of bits that choose the shard.
         hash: ``identity`` or ``murmurhash3_x86_128``.
         gzip_index: whether the indices of minishards are gzipped.
-        gzip_data: whether blocks are gzipped.
+        gzip_data: whether entries are gzipped.
     """
 
     preshift_bits: int
@@ -93,7 +94,10 @@ class Sharding:
             document.get(f"{name}_encoding", "raw") for name in ("minishard_index", "data")
         ]
         if not all(encoding in _ENCODINGS for encoding in encodings):
-            msg = f"minishard index and data are encoded as {encodings}, not raw or gzip"
+            msg = (
+                f"minishard_index_encoding and data_encoding are {encodings}, but must be raw or "
+                "gzip"
+            )
             raise ValueError(msg)
         index, data = (encoding == "gzip" for encoding in encodings)
         return cls(bits[0], bits[1], bits[2], document["hash"], index, data)
@@ -117,7 +121,7 @@ class Sharding:
         """Return the sharding whose shards are boxes of a given size.
 
         Args:
-            shard: requested size of a shard, voxels, zyx; it may be longer than the volume.
+            shard: requested size of a shard, voxels, zyx; may be larger than *extent*.
             block: extent of a block, voxels, zyx.
             extent: extent of the volume, voxels, zyx.
             gzip_data: whether to gzip the blocks.
@@ -137,10 +141,10 @@ class Sharding:
         if exactly and wanted not in clipped:
             nearest = boxes[min(range(len(clipped)), key=lambda n: _distance(clipped[n], wanted))]
             msg = (
-                f"shards of {shard} cannot be built from blocks {block} in a volume of {extent} "
-                "(zyx, voxels): a shard is a block that is doubled along x, y, z in turn, along "
-                "each axis up to the end of the volume; the nearest possible size is "
-                f"{nearest}"
+                f"shards of {shard} cannot be built from blocks of {block} in a volume of {extent} "
+                "(zyx, voxels): a block must be doubled along x, y, z, x and so on, where an axis "
+                "is left out once the shard reaches the end of the volume; use the nearest "
+                f"possible size, {nearest}"
             )
             raise VolumeError(msg)
         bits = clipped.index(wanted) if wanted in clipped else max(fits, default=0)
@@ -195,10 +199,11 @@ def shard_content(
     Args:
         sharding: sharding of the shard.
         numbers: numbers of the entries, sorted by minishard, then by number.
-        lengths: length of each entry, bytes.
-        contents: the entries in the order of *numbers*; several entries may be joined.
-        gaps: length of the data in front of each entry that *contents* includes but no index
-            covers (default: none).
+        lengths: length of each entry, in bytes.
+        contents: the bytes of the entries in the order of *numbers*; an item may contain several
+            entries.
+        gaps: number of bytes in front of each entry that belong to no entry, such as the fragments
+            of a mesh in front of its manifest (default: 0).
     """
     minishards = sharding.place(numbers)[1]
     index = np.zeros((1 << sharding.minishard_bits, 2), "<u8")
@@ -222,7 +227,10 @@ def shard_content(
 
 
 def read_shard_index(read: Read, sharding: Sharding) -> NDArray[np.uint64] | None:
-    """Return start and stop of each minishard index, (minishards, 2); ``None`` without a shard.
+    """Return the byte range (start, stop) of each minishard index, (minishards, 2).
+
+    The positions are relative to the end of the shard index. If the shard is not stored, the result
+    is ``None``.
 
     Raises:
         ValueError: the shard is shorter than its index.
@@ -232,7 +240,7 @@ def read_shard_index(read: Read, sharding: Sharding) -> NDArray[np.uint64] | Non
     if content is None:
         return None
     if len(content) != length:
-        msg = f"it ends after {len(content)} bytes, within its index of {length} bytes"
+        msg = f"the shard has {len(content)} bytes, but its index alone needs {length} bytes"
         raise ValueError(msg)
     index: NDArray[np.uint64] = np.frombuffer(content, "<u8").reshape(-1, 2)
     return index
@@ -243,8 +251,10 @@ def read_minishard(
 ) -> NDArray[np.uint64]:
     """Return number, start and stop of each entry of a minishard, (3, n), sorted by number.
 
+    Start and stop are byte positions in the shard.
+
     Args:
-        read: function that reads bytes of the shard.
+        read: function (start, stop) -> bytes of the shard.
         sharding: sharding of the shard.
         bounds: row of the minishard in `read_shard_index`.
 
@@ -256,7 +266,10 @@ def read_minishard(
     if start == stop:
         return np.zeros((3, 0), np.uint64)
     if stop - start > _INDEX_BYTES:
-        msg = f"one of its indices has {stop - start} bytes; the limit is {_INDEX_BYTES}"
+        msg = (
+            f"the index of a minishard has {stop - start} bytes, more than the limit of "
+            f"{_INDEX_BYTES}"
+        )
         raise ValueError(msg)
     content = exactly(read, start, stop)
     if sharding.gzip_index:
@@ -270,28 +283,32 @@ def read_minishard(
 
 
 def exactly(read: Read, start: int, stop: int) -> bytes:
-    """Return bytes [start, stop) of a shard.
+    """Return the bytes of a shard from *start* to *stop* (exclusive).
 
     Raises:
-        ValueError: the shard is shorter.
+        ValueError: the shard ends before *stop*.
     """
     content = read(start, stop) or b""
     if start > stop or len(content) != stop - start:
-        msg = f"its index refers to bytes {start} to {stop}, but the shard is shorter"
+        msg = f"the index refers to bytes {start} to {stop}, but the shard is shorter"
         raise ValueError(msg)
     return content
 
 
 def unpacked(content: bytes, most: int) -> bytes:
-    """Decompress gzip data of a shard to at most *most* bytes.
+    """Decompress gzip data of a shard.
+
+    Args:
+        content: the compressed data.
+        most: limit of the decompressed bytes.
 
     Raises:
-        ValueError: the data are damaged, or larger.
+        ValueError: the data are damaged, or exceed the limit.
     """
     try:
         return decode("gzip", content, most)
     except Exception as error:  # the type of the error depends on the decoder
-        msg = f"its gzip data cannot be decompressed ({error})"
+        msg = f"the gzip data of the shard cannot be decompressed ({error})"
         raise ValueError(msg) from error
 
 
@@ -299,7 +316,8 @@ def unpacked(content: bytes, most: int) -> bytes:
 def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
     """Return the axis (0 is z) to which each bit of a block's number belongs, lowest bit first.
 
-    Bits are assigned to x, y and z in turn, until an axis has enough bits for all its blocks.
+    Bits are assigned to x, y and z in turn. An axis is left out once it has enough bits for the
+    number of blocks along this axis.
 
     Raises:
         VolumeError: block numbers need more than 64 bits.
@@ -316,7 +334,7 @@ def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
 
 
 def box_of_bits(grid: Zyx, count: int) -> Zyx:
-    """Return the extent (blocks, zyx) of the box of blocks that the lowest *count* bits number."""
+    """Return the extent (blocks, zyx) of the box that the *count* lowest bits of numbers span."""
     order = axis_of_bits(grid)[:count]
     return Zyx(*(1 << order.count(axis) for axis in range(len(AXES))))
 
@@ -326,9 +344,9 @@ def number_of_block(position: Zyx, grid: Zyx) -> int: ...
 @overload
 def number_of_block(position: Sequence[NDArray[Any]], grid: Zyx) -> NDArray[Any]: ...
 def number_of_block(position: Any, grid: Zyx) -> Any:
-    """Return the number of the block at *position* (zyx), its compressed Morton code.
+    """Return the number (the compressed Morton code) of the block at *position*, blocks, zyx.
 
-    *position* may also be three arrays; then the result is an array.
+    If *position* is three arrays, the result is an array.
     """
     used, number = [0, 0, 0], 0 * position[0]
     for bit, axis in enumerate(axis_of_bits(grid)):
@@ -338,7 +356,7 @@ def number_of_block(position: Any, grid: Zyx) -> Any:
 
 
 def block_of_number(number: int, grid: Zyx) -> Zyx | None:
-    """Return the position (zyx) of a block by its number, or ``None`` if it is outside the grid."""
+    """Return the position (blocks, zyx) of a block, or ``None`` if *number* is not in the grid."""
     position, used = [0, 0, 0], [0, 0, 0]
     order = axis_of_bits(grid)
     for bit, axis in enumerate(order):

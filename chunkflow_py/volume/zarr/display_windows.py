@@ -34,17 +34,17 @@ PERCENTILES = (0.1, 99.9)
 def fit_windows(url: str, opening: VolumeOptions, colors: Sequence[str] = ()) -> None:
     """Store contrast windows that fit the voxels in the metadata of an OME-Zarr image.
 
-    Only windows that still have their initial range are replaced. Plain arrays, segmentations (and
-    integers of more than 16 bits, which usually are), probabilities and affinities are left
-    unchanged.
+    Only windows with the initial range, which `create_volume` writes, are replaced. Plain arrays,
+    segmentations, probabilities and affinities are left unchanged. Integers of more than 16 bits
+    without a known kind are also left unchanged, because they usually are labels.
 
     Args:
-        url: address of the volume, whose levels are all written.
+        url: address of the volume; all its levels must have been written.
         opening: options for reading and writing the volume.
         colors: colour of each channel, six hexadecimal digits each, or empty for default colours.
 
     Raises:
-        VolumeError: the volume cannot be read, or its metadata cannot be written.
+        VolumeError: the voxels cannot be read, or the metadata cannot be written.
     """
     place = Location.parse(url)
     store = open_store(place.store_url, opening.access)

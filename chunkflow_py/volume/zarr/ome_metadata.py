@@ -1,10 +1,10 @@
 """Axes, voxel size, offset, levels and channels in the attributes of zarr images and arrays.
 
-OME-Zarr 0.5 and 0.6 (https://ngff.openmicroscopy.org/) keep ``multiscales`` under ``ome`` in the
-attributes of a group; 0.4 and older versions keep it directly in the attributes. An image of
-version 0.6 may have several coordinate systems. Its volume has the axes and positions of the
-*intrinsic* system, to which the transformations of its datasets lead. Plain arrays may follow the
-conventions of funlib, xarray or chunkflow 1.x. Positions are affine along each axis:
+OME-Zarr 0.5 and 0.6 (https://ngff.openmicroscopy.org/) store ``multiscales`` under ``ome`` in the
+attributes of a group; older versions store ``multiscales`` directly in the attributes. An image of
+version 0.6 may have several coordinate systems. Axes and positions of the volume are those of the
+*intrinsic* system, which is the output of the transformations of the datasets. Plain arrays may
+follow the conventions of funlib, xarray or chunkflow 1.x. Positions are affine along each axis:
 
     physical = scale · index + translation    ->    voxel_offset = translation / scale, rounded
 
@@ -17,8 +17,8 @@ mip 0   |·|·|·|·|·|·|·|·|      voxels and their centres; the first voxel
 mip 1   | · | · | · | · |      factor f = 2: the first centre is half a fine voxel further
 ```
 
-Let s be the voxel size of mip 0, and f·s that of a coarser level. In the coarser level, the centre
-of the first voxel, k0, is at (k0·f + (f - 1)/2)·s.
+Let s be the voxel size of mip 0, f·s the voxel size of a coarser level, and k0 the number of the
+first voxel of the coarser level. The centre of this voxel is at (k0·f + (f - 1)/2)·s.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ArrayGeometry:
 
 
 def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the OME-Zarr part of a group's attributes, of any version."""
+    """Return the OME-Zarr part of a group's attributes, whatever the version of OME-Zarr."""
     ome: Mapping[str, Any] = attributes.get("ome", attributes)
     return ome
 
@@ -103,10 +103,10 @@ def multiscale(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
     image = images[0] if isinstance(images, list) and isinstance(images[0], dict) else {}
     datasets = image.get("datasets")
     if not isinstance(datasets, list):
-        msg = "its multiscales have no list of datasets"
+        msg = "the field multiscales has no list of datasets"
         raise ValueError(msg)  # noqa: TRY004  (one kind of damage)
     if not all(isinstance(dataset, dict) and "path" in dataset for dataset in datasets):
-        msg = "a dataset of its multiscales has no path"
+        msg = "a dataset in the field multiscales has no path"
         raise ValueError(msg)
     return dict(image)
 
@@ -114,8 +114,8 @@ def multiscale(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def level_paths(image: Mapping[str, Any]) -> dict[int, str]:
     """Return the paths of an image's datasets by mip.
 
-    If all paths are numbers, they are the mips: a volume that begins at mip 2 has its first dataset
-    at path ``2``. Otherwise datasets are numbered in the order of the list.
+    If all paths are numbers, the numbers are the mips: a volume that begins at mip 2 has its first
+    dataset at path ``2``. Otherwise, datasets are numbered in the order of the list.
     """
     paths = [str(dataset["path"]) for dataset in image["datasets"]]
     if all(is_digits(path) for path in paths):
@@ -186,10 +186,10 @@ def multiscale_geometry(
 
 
 def as_version_05(document: Mapping[str, Any], url: str) -> dict[str, Any]:
-    """Return a group's zarr.json in which an image of OME-Zarr 0.6 is described as 0.5.
+    """Return a group's zarr.json in which an image of OME-Zarr 0.6 is described as version 0.5.
 
-    For programs that read only 0.5. Further coordinate systems are left out. A document without
-    coordinate systems is returned as it is.
+    Programs that read only version 0.5 can read the result. Coordinate systems other than the
+    intrinsic system are left out. A document without coordinate systems is returned unchanged.
 
     Args:
         document: content of the zarr.json.
@@ -223,14 +223,14 @@ def as_version_05(document: Mapping[str, Any], url: str) -> dict[str, Any]:
 def _intrinsic_system(
     image: Mapping[str, Any], dataset: Mapping[str, Any], url: str
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Return the axes of the intrinsic coordinate system, and a dataset's transformations to it.
+    """Return the axes of the intrinsic coordinate system, and the transformations of a dataset.
 
-    The transformation of a dataset names its output: the intrinsic system, in which the
-    specification recommends to process the image. Transformations of the whole image lead from it
-    to further systems, and are not used.
+    The output of a dataset's transformations is the intrinsic system, in which the specification
+    recommends to process the image. Transformations of the whole image, from the intrinsic system
+    to other systems, are not used.
 
     Raises:
-        VolumeError: the system is not among those of the image.
+        VolumeError: the transformations name a system that the image does not describe.
     """
     systems = {str(system["name"]): system for system in image["coordinateSystems"]}
     transforms = list(dataset["coordinateTransformations"])
@@ -239,8 +239,9 @@ def _intrinsic_system(
     name = output.get("name") if isinstance(output, dict) else output
     if name not in systems:
         msg = (
-            f"{url} has the coordinate systems {', '.join(systems) or 'none'}, but dataset "
-            f"{dataset['path']!r} lies in {name!r}; correct its metadata"
+            f"{url} has the coordinate systems {', '.join(systems) or 'none'}, but the "
+            f"transformations of dataset {dataset['path']!r} lead to {name!r}; correct the "
+            "metadata of the volume"
         )
         raise VolumeError(msg)
     if others := [other for other in systems if other != name]:
@@ -271,7 +272,7 @@ def _composed(
 
 
 def _single(transforms: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Yield transformations in order, with those inside sequences; leave out identities."""
+    """Yield all transformations in order; replace sequences by their parts, skip identities."""
     waiting = list(transforms)[::-1]
     while waiting:
         transform = waiting.pop()
@@ -294,22 +295,21 @@ def _values(transform: Mapping[str, Any], count: int, url: str) -> list[float]:
     kind = transform.get("type")
     if kind in ("scale", "translation") and "path" in transform:
         msg = (
-            f"{url} stores its {kind} in a separate array ({transform['path']}), which is not "
-            "supported; write the numbers into the metadata"
+            f"{url} stores the numbers of its {kind} in a separate array ({transform['path']}), "
+            "which is not supported; write the numbers into the metadata"
         )
         raise VolumeError(msg)
     if kind not in ("scale", "translation"):
         msg = (
-            f"{url} has a coordinate transformation of type {kind!r}, which is not supported: only "
-            "identity, scale, translation and sequence are; resample the image to a grid along its "
-            "axes"
+            f"{url} has a coordinate transformation of type {kind!r}, but only identity, scale, "
+            "translation and sequence are supported; resample the image to a grid along its axes"
         )
         raise VolumeError(msg)
     values = transform.get(kind)
     if not isinstance(values, list) or len(values) != count:
         msg = (
-            f"{url} has {count} axes, but its {kind} is {values}; give one number per axis in its "
-            "metadata"
+            f"{url} has {count} axes, but its {kind} is {values}; correct the metadata to one "
+            "number per axis"
         )
         raise VolumeError(msg)
     return [float(value) for value in values]
@@ -406,7 +406,7 @@ def nanometres(
         if unit is not None and unit not in _NANOMETRES:
             msg = (
                 f"{url} has the unit {unit!r}, which is not a supported unit of length; correct "
-                "its metadata"
+                "the metadata of the volume"
             )
             raise VolumeError(msg)
         factors.append(1.0 if unit is None else _NANOMETRES[unit])
@@ -416,8 +416,8 @@ def nanometres(
     z, y, x = (float(f"{a * b:.12g}") for a, b in zip(sizes, factors, strict=True))
     if not all(0 < v < math.inf for v in (z, y, x)):
         msg = (
-            f"{url} has the voxel size {(z, y, x)} nm (zyx), which is not positive; correct its "
-            "metadata"
+            f"{url} has the voxel size {(z, y, x)} nm (zyx), which is not positive; correct the "
+            "metadata of the volume"
         )
         raise VolumeError(msg)
     return z, y, x
@@ -485,15 +485,15 @@ def plain_attributes(
 
 
 def check_channel_names(names: Sequence[str], channels: int | None, url: str) -> None:
-    """Check that there is one name per channel, or that there are no names.
+    """Refuse channel names if their number is not the number of channels.
 
     Raises:
         VolumeError: the numbers differ; the message gives both.
     """
     if names and len(names) != (channels or 1):
         msg = (
-            f"cannot create {url}: {len(names)} channel names ({', '.join(names)}) for "
-            f"{channels or 1} channels; give one per channel"
+            f"cannot create {url} with {len(names)} channel names ({', '.join(names)}) for "
+            f"{channels or 1} channels; give one name per channel"
         )
         raise VolumeError(msg)
 
@@ -526,8 +526,8 @@ def _transformations(
 def _has_known_range(spec: VolumeSpec) -> bool:
     """Return whether the full range of values is a good contrast window for viewers.
 
-    The format requires a window for each described channel. Channels without names are described
-    only if this function returns true.
+    The format requires a contrast window in each description of a channel. Therefore, channels
+    without names are described only if this function returns true.
     """
     return spec.dtype.itemsize == 1 or spec.kind in ("probability", "affinity")
 
@@ -541,14 +541,14 @@ def fitted_channels(
     """Return the descriptions of all channels for viewers, with contrast windows and colours.
 
     Args:
-        ome: OME-Zarr part of the attributes of the group. Windows in it that are not those of
-            `create_volume` are kept, as are the colours beside them.
+        ome: OME-Zarr part of the attributes of the group. If the window of a channel differs from
+            the window that `create_volume` writes, window and colour of this channel are kept.
         volume: volume of the group.
         windows: min, max, start and end of the window of each channel.
         colors: colour of each channel, or empty for default colours.
 
     Returns:
-        The new descriptions; ``None`` if there is nothing to change.
+        The new descriptions, or ``None`` if they equal the descriptions in *ome*.
     """
     usual = _channels(volume, names_of(volume))
     stored = ome.get("omero", {}).get("channels") or usual

@@ -4,9 +4,9 @@
 voxels  --transpose-->  --filter-->  --byte order-->  flat  --compress-->  --checksum-->  bytes
 ```
 
-The codecs are those of numcodecs, which zarr-python uses, too. This module calls them directly, and
-they release the GIL. Only codecs on a fixed list are allowed: some codecs of numcodecs, such as
-pickle, would execute code that a stranger stored in a block.
+The codecs are those of numcodecs, which zarr-python also uses. This module calls the codecs
+directly; the codecs release the GIL. Only codecs on a fixed list are allowed, because some codecs
+of numcodecs, such as pickle, would execute code that a stranger stored in a block.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class CodecChain:
         self._sizes = tuple(sizes)  # before the first codec, and after each
 
     def encode(self, voxels: NDArray[Any]) -> bytes:
-        """Return the bytes of a whole block; they may share the memory of *voxels*."""
+        """Return the bytes of a whole block; these bytes may share the memory of *voxels*."""
         data: Any = voxels
         for codec in self._codecs:
             data = codec.encode(data)
@@ -84,18 +84,18 @@ class CodecChain:
         return cast("bytes", data)
 
     def decode(self, data: bytes) -> NDArray[Any]:
-        """Return the voxels of a whole block; they may share the memory of *data*.
+        """Return the voxels of a whole block, as an array that may share the memory of *data*.
 
         Raises:
             Exception: *data* are damaged; a codec may raise any error.
-            ValueError: the number of voxels is not that of a block.
+            ValueError: *data* decode to more or fewer voxels than a block has.
         """
         decoded: Any = data
         for codec, limit in zip(reversed(self._codecs), self._sizes[-2::-1], strict=True):
             decoded = codec.decode(decoded, limit)
         voxels = _flat(decoded, self._dtype)
         if voxels.size != math.prod(self._extent):
-            msg = f"it contains {voxels.size} voxels, but a block has {self._extent} voxels"
+            msg = f"the data contain {voxels.size} voxels, but a block has {self._extent} voxels"
             raise ValueError(msg)
         return voxels.reshape(self._extent)
 
@@ -105,7 +105,7 @@ class TransposeCodec:
     """Reorders the axes of a block.
 
     Attributes:
-        order: for each stored axis, the number of the corresponding axis of the block.
+        order: for each axis in stored order, the position of this axis in the decoded block.
         extent: extent of the block.
         dtype: type of the voxels of the block.
     """
@@ -134,7 +134,7 @@ class BytesCodec:
 
     Attributes:
         dtype: type of the voxels in memory.
-        stored: the same type in the byte order of the array.
+        stored: *dtype* in the byte order of the stored array.
     """
 
     dtype: np.dtype[Any]
@@ -155,7 +155,7 @@ class BytesCodec:
 
 @dataclass(frozen=True)
 class FilterCodec:
-    """A codec of numcodecs that changes each number, and possibly the dtype."""
+    """A codec of numcodecs that transforms the numbers, such as delta, and may change the dtype."""
 
     codec: Any
 
@@ -168,7 +168,7 @@ class FilterCodec:
         return self.codec.decode(data)
 
     def encoded_limit(self, size: int) -> int:
-        """Return a limit: each byte becomes at most `_WIDEST` bytes, and a few more may follow."""
+        """Return a limit of the encoded bytes: `_WIDEST` per byte, plus a checksum."""
         return _WIDEST * size + _CHECKSUM
 
 
@@ -237,7 +237,7 @@ class Crc32cChecksum:
         """
         content = memoryview(data)[:-4]
         if len(data) < 4 or _crc32c(content) != data[-4:]:
-            msg = "its checksum (crc32c) is wrong"
+            msg = "the checksum (crc32c) is wrong"
             raise ValueError(msg)
         return content
 
@@ -326,15 +326,18 @@ def numcodecs_codec(
         name: name of the codec in numcodecs.
         config: settings of the codec.
         url: address of the volume, for messages.
-        core: name of the codec in the metadata, if it differs.
+        core: name of the codec in the metadata, if this name differs from *name*.
 
     Raises:
-        VolumeError: the codec is not one of `FILTERS`, `SIZE_KEEPING` and `COMPRESSORS`, or its
-            settings are wrong.
+        VolumeError: the codec is not in `FILTERS`, `SIZE_KEEPING` or `COMPRESSORS`, or the settings
+            are wrong.
     """
     if name not in (known := (*FILTERS, *SIZE_KEEPING, *COMPRESSORS)):
         names = ", ".join(sorted(known))
-        msg = f"blocks of {url} are encoded with {core or name!r}, which is not one of {names}"
+        msg = (
+            f"the blocks of {url} are encoded with {core or name!r}, but only {names} are "
+            "supported; store the array again with one of these codecs"
+        )
         raise VolumeError(msg)
     settings = {key: value for key, value in config.items() if key not in ("id", "name")}
     if name == "blosc" and isinstance(settings.get("shuffle"), str):
@@ -343,7 +346,10 @@ def numcodecs_codec(
     try:
         codec: Any = numcodecs.get_codec({"id": name, **settings})
     except Exception as error:
-        msg = f"blocks of {url} are encoded with {core or name!r} with wrong settings: {error}"
+        msg = (
+            f"the metadata of {url} have wrong settings for the codec {core or name!r}: {error}; "
+            "correct the metadata"
+        )
         raise VolumeError(msg) from error
     if name in FILTERS:
         return FilterCodec(codec)

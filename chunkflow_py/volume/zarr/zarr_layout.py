@@ -6,7 +6,8 @@ A shard is one object with blocks in any order and an index of their positions:
 | block | block |  ...  | block | index: (begin, bytes) of each block, crc32c |
 ```
 
-The index may also come first. For a block that is not stored, both numbers are 2^64 - 1. See
+The index may also be at the start of the shard. For a block that is not stored, both numbers in the
+index are 2^64 - 1. See
 https://zarr-specs.readthedocs.io/en/latest/v3/codecs/sharding-indexed/
 """
 
@@ -65,14 +66,14 @@ class ZarrLayout(BlockLayout):
         """
         stored = np.dtype(array.dtype)
         if stored.kind not in "biuf":
-            msg = f"{url} holds {stored}, but the voxels of a volume must be numbers"
+            msg = f"{url} contains {stored} values, but the voxels of a volume must be numbers"
             raise VolumeError(msg)
         self.axes, self.shape, self.block = tuple(axes), tuple(array.shape), tuple(array.chunks)
         self.unit = tuple(array.shards or array.chunks)
         if not all(length > 0 for length in (*self.block, *self.unit)):
             msg = (
                 f"{url} has blocks of extent {self.block} in shards of {self.unit}, but extents "
-                "must be positive; correct its metadata"
+                "must be positive; correct the metadata of the volume"
             )
             raise VolumeError(msg)
         self.dtype = stored.newbyteorder("=")
@@ -93,12 +94,12 @@ class ZarrLayout(BlockLayout):
         return f"{self._prefix}{self._encode_key(unit)}"
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* stores; every key contains the numbers of its unit."""
+        """Return the unit that object *key* stores, from the numbers in *key*; else ``None``."""
         unit = tuple(map(int, _NUMBER.findall(key.removeprefix(self._prefix))))
         return unit if len(unit) == len(self.shape) and self.key(unit) == key else None
 
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:  # noqa: ARG002  (all have one extent)
-        """Return all voxels of a block, with the padding that zarr stores beyond the array."""
+        """Return all voxels of a block; beyond the edge of the array, zarr stores padding."""
         return self._chain.decode(data)
 
     def encode(self, voxels: NDArray[Any], block: Index) -> bytes:  # noqa: ARG002
@@ -126,9 +127,10 @@ class ShardedZarrLayout(ZarrLayout):
         names = [codec["name"] for codec in (*others, *inner)]
         if others or "sharding_indexed" in names or index not in (["bytes"], ["bytes", "crc32c"]):
             msg = (
-                f"nested shards, shards beside other codecs ({', '.join(names)}), and shards with "
-                f"an index encoded with {', '.join(index)} are not supported; store the array "
-                "again with one sharding codec"
+                f"the array is stored with the sharding codec, the codecs {', '.join(names)} and "
+                f"the index codecs {', '.join(index)}, but nested shards, codecs before or after "
+                "the sharding codec, and index codecs other than bytes and crc32c are not "
+                "supported; store the array again with only one sharding codec"
             )
             raise VolumeError(msg)
         self._counts = tuple(u // b for u, b in zip(self.unit, self.block, strict=True))
@@ -202,9 +204,9 @@ class ShardedZarrLayout(ZarrLayout):
         return {block: _slice(view, *spans[block]) if block in spans else None for block in blocks}
 
     def _spans(self, index: bytes, blocks: Sequence[Index]) -> dict[Index, tuple[int, int]]:
-        """Return the begin and end of each stored block in the shard: block -> (begin, end)."""
+        """Return the byte range of each stored block in the shard: block -> (begin, end)."""
         if len(index) != self._index_bytes:
-            msg = f"it ends within its index of {self._index_bytes} bytes"
+            msg = f"the shard is shorter than its index of {self._index_bytes} bytes"
             raise ValueError(msg)
         entries = self._index_chain.decode(index)
         spans = {}
@@ -212,7 +214,10 @@ class ShardedZarrLayout(ZarrLayout):
             begin, length = entries[self._number(block)].tolist()
             if begin != _ABSENT or length != _ABSENT:
                 if length > packed_most(self.block_bytes):
-                    msg = f"its index gives {length} bytes to block {block}"
+                    msg = (
+                        f"the index of the shard gives block {block} {length} bytes, more than a "
+                        "block can have"
+                    )
                     raise ValueError(msg)
                 spans[block] = (begin, begin + length)
         return spans
@@ -262,6 +267,6 @@ def _slice(data: memoryview, begin: int, end: int) -> bytes:
         ValueError: the part extends beyond the end of *data*.
     """
     if end > len(data):
-        msg = f"it ends {end - len(data)} bytes before the end of a block"
+        msg = f"the shard ends {end - len(data)} bytes before the end of a block"
         raise ValueError(msg)
     return cast("bytes", data[begin:end])

@@ -75,11 +75,11 @@ def read_node(store: Store, prefix: str = "") -> GroupNode | ArrayNode | None:
     document = _document(store, f"{prefix}zarr.json", 3)
     if document is not None:
         with damage(store.url, f"{prefix}zarr.json"):
-            attributes = _object(document.get("attributes", {}), "its attributes")
+            attributes = _object(document.get("attributes", {}), "the field attributes")
             if document["node_type"] == "array":
                 return _array(document, attributes, "zarr.json", 3)
             if document["node_type"] != "group":
-                msg = f"its node_type is {document['node_type']!r}, not array or group"
+                msg = f"node_type is {document['node_type']!r}, but must be array or group"
                 raise ValueError(msg)
             return GroupNode(attributes, f"{prefix}zarr.json")
     array = _document(store, f"{prefix}.zarray", 2)
@@ -100,7 +100,9 @@ def damage(url: str, key: str) -> AbstractContextManager[None]:
         key: key of the document.
     """
     return translated_errors(
-        f"cannot open {url}: its {key} is damaged", "; restore it, or create it again", _problem
+        f"cannot open {url}: {key} is damaged",
+        f"; restore {key}, or create the volume again",
+        _problem,
     )
 
 
@@ -109,26 +111,30 @@ def _problem(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"the field {reason} is missing"
     if isinstance(error, (TypeError, AttributeError, IndexError)):
-        return f"it has an unexpected structure: {reason}"
+        return f"the document has an unexpected structure: {reason}"
     return reason
 
 
 def _document(store: Store, key: str, version: int | None = None) -> dict[str, Any] | None:
-    """Return a document, or ``None`` if it does not exist; refuse one of another zarr *version*."""
+    """Return a document, or ``None`` if it does not exist.
+
+    Raises:
+        VolumeError: the document is damaged, or is of another zarr version than *version*.
+    """
     content = store.get(key, DOCUMENT_BYTES)
     if content is None:
         return None
     with damage(store.url, key):
-        document = _object(parse_json(content), "it")
+        document = _object(parse_json(content), "the document")
         if version is not None and document["zarr_format"] != version:
-            msg = f"its zarr_format is {document['zarr_format']!r}, not {version}"
+            msg = f"zarr_format is {document['zarr_format']!r}, but must be {version}"
             raise ValueError(msg)
     return document
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        msg = f"{what} holds a {type(value).__name__}, not an object"
+        msg = f"{what} contains a {type(value).__name__}, not a JSON object"
         raise ValueError(msg)  # noqa: TRY004  (one kind of damage)
     return value
 
@@ -142,7 +148,7 @@ def _array(
     for name in _codec_names(document):
         # the error of zarr-python for an unknown codec is only its name
         if version == 3 and not _is_known(name):
-            msg = f"its blocks are encoded with {name!r}, a codec that zarr-python does not have"
+            msg = f"the array has the codec {name!r}, which zarr-python does not support"
             raise ValueError(msg)
     buffer = default_buffer_prototype().buffer
     memory = MemoryStore({key: buffer.from_bytes(json.dumps(document).encode())})
@@ -157,7 +163,7 @@ def _codec_names(document: Any) -> list[str]:
 
 
 def encoding_of(document: Mapping[str, Any]) -> str | None:
-    """Return the compression of an array's blocks, if it is one of `ZARR_ENCODINGS`."""
+    """Return the compression of an array's blocks, or ``None`` if not in `ZARR_ENCODINGS`."""
     compressor = document.get("compressor")
     names = _codec_names(document) if compressor is None else [compressor.get("id")]
     encodings = [name for name in names if name in ZARR_ENCODINGS]
@@ -199,9 +205,10 @@ def document_keys(*prefixes: str) -> tuple[str, ...]:
 def write_documents(
     store: Store, documents: Mapping[str, bytes], url: str, *, overwrite: bool = False
 ) -> None:
-    """Write documents: those of arrays first, then that of their group.
+    """Write documents of arrays first, then the document of their group.
 
-    Existing documents of the same volume are kept; missing levels are added to an existing group.
+    Existing documents of the same volume are kept. Missing levels are added to the document of an
+    existing group.
 
     Args:
         store: store of the volume.
@@ -216,7 +223,7 @@ def write_documents(
     others = new if any(key.endswith(old) for key in documents) else old
     if existing := next((key for key in others if store.size(key) is not None), None):
         msg = (
-            f"{url} already holds a zarr volume of another zarr version ({existing}); write to "
+            f"{url} already contains a zarr volume of another zarr version ({existing}); write to "
             "another address"
         )
         raise VolumeError(msg)
@@ -263,7 +270,7 @@ def _merged(existing: bytes | None, *, new: bytes, key: str, url: str, overwrite
     except (ValueError, AttributeError, TypeError, LookupError) as error:
         if overwrite:
             return new
-        msg = f"{key} of {url} is damaged ({error!r}); replace it with --overwrite"
+        msg = f"{key} of {url} is damaged ({error!r}); replace {key} with --overwrite"
         raise VolumeError(msg) from error
     return existing if merged == old else json.dumps(merged, indent=2).encode()
 
@@ -307,8 +314,8 @@ def _refuse(url: str, field: str, key: str, old: Any, new: Any) -> None:
     if field == "dtype":  # uint8 rather than |u1
         old, new = np.dtype(old).name, np.dtype(new).name
     msg = (
-        f"{url} already holds another volume: its {field} ({key}) is {old}, not {new}; write to "
-        "another address, or replace the metadata with --overwrite, after which blocks of the old "
-        "layout can no longer be read"
+        f"{url} already contains another volume, where {field} ({key}) is {old}, but the new "
+        f"volume has {new}; write to another address, or replace the metadata with --overwrite "
+        "(then stored blocks of the other volume can no longer be read)"
     )
     raise VolumeError(msg)

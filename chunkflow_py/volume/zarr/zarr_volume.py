@@ -7,9 +7,9 @@ em.zarr/0/c/0/0/0      one block (or one shard of blocks)
 ```
 
 zarr-python reads and creates the metadata, numcodecs encodes and decodes blocks, and `BlockVolume`
-reads and writes the blocks. Voxels do not pass through zarr-python: it would be three to five times
-slower, and its stores do not wait until data are on the disk. The stores of this package never show
-partly written objects.
+reads and writes the blocks. Voxels are not read or written through zarr-python, because zarr-python
+is three to five times slower than `BlockVolume`, and its stores do not wait until data are on the
+disk.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
     with translated_errors(f"cannot open {location}", ome.MAYBE_DAMAGED):
         node = read_node(store)
         if node is None:
-            msg = f"{location} holds no zarr volume; check the path, or create the volume first"
+            msg = f"{location} is not a zarr volume; check the path, or create the volume first"
             raise VolumeNotFoundError(msg)
         mips: tuple[int, ...] = (0,)
         if isinstance(node, ArrayNode):
@@ -107,8 +107,8 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
         if len(geometry.axes) != array.array.ndim:
             axes = ", ".join(geometry.axes)
             msg = (
-                f"{location} names axes {axes}, but its array has {array.array.ndim} dimensions; "
-                "correct the axes in its metadata"
+                f"the metadata of {location} name the axes {axes}, but the array has "
+                f"{array.array.ndim} dimensions; correct the axes in the metadata"
             )
             raise VolumeError(msg)
         return BlockVolume(
@@ -132,7 +132,10 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
 def _array_of(store: Store, path: str, mip: int, location: Location) -> ArrayNode:
     node = read_node(store, f"{path}/")
     if not isinstance(node, ArrayNode):
-        msg = f"{location} names {path!r} as its mip {mip}, but this array does not exist"
+        msg = (
+            f"the metadata of {location} name the array {path!r} as mip {mip}, but this array does "
+            "not exist; restore the array, or correct the metadata"
+        )
         raise VolumeNotFoundError(msg)
     return node
 
@@ -146,8 +149,8 @@ def _no_image(location: Location, group: GroupNode) -> str:
     inside = [str(name) for name in ome.ome_of(group.attributes).get(_LABELS, ())]
     if not inside and location.is_local:
         inside = sorted(path.name for path in location.folder.iterdir() if path.is_dir())
-    holds = f" (it holds {', '.join(inside)})" if inside else ""
-    return f"{location} is a group without an image{holds}; name one of its arrays or images"
+    holds = f" (the group contains {', '.join(inside)})" if inside else ""
+    return f"{location} is a group without an image{holds}; name an array or image in the group"
 
 
 def create_volume(
@@ -174,9 +177,9 @@ def create_volume(
         opening: options for reading and writing the volume.
         plain: whether to create a single array instead of a group with an image.
         order: order of the arrays' spatial axes; time and channels come before them.
-        ome_version: ``0.4`` for zarr v2, or ``0.5`` or ``0.6`` for zarr v3; this also applies to
-            plain arrays (default: ``0.4`` for an address with ``zarr2://``, else that of the image
-            for labels, else ``0.5``).
+        ome_version: ``0.4``, ``0.5`` or ``0.6`` (default: ``0.4`` for an address with ``zarr2://``;
+            for labels, the version of the image that contains the labels; else ``0.5``). Images and
+            plain arrays of version ``0.4`` are stored as zarr v2, others as zarr v3.
         channel_names: one name per channel.
         overwrite: whether to replace the metadata of another volume.
 
@@ -248,10 +251,10 @@ def _version(location: Location) -> OmeVersion:
 def _version_beside(
     location: Location, asked: OmeVersion | None, opening: VolumeOptions
 ) -> OmeVersion:
-    """Return the OME-Zarr version of labels, which must be that of the image that contains them.
+    """Return the OME-Zarr version for new labels: the version of the image that contains them.
 
     Raises:
-        VolumeError: the image has another version than *asked*.
+        VolumeError: the image has another version than the requested version, *asked*.
     """
     path = location.path.rpartition("/")[0].rpartition("/")[0]
     image = read_node(open_store(replace(location, path=path).store_url, opening.access))
@@ -261,8 +264,8 @@ def _version_beside(
     version: OmeVersion = stored
     if asked not in (None, version):
         msg = (
-            f"cannot create {location.url} as OME-Zarr {asked}: its image is OME-Zarr {version}, "
-            f"and labels must have the same version; give --ome-version {version}"
+            f"cannot create {location.url} as OME-Zarr {asked}, because the image that contains "
+            f"these labels is OME-Zarr {version}; give --ome-version {version}"
         )
         raise VolumeError(msg)
     return version
@@ -295,8 +298,8 @@ def _check_spec(spec: VolumeSpec, mip: int, version: str, *, plain: bool, url: s
         raise VolumeError(msg)
     if any(s % b for s, b in zip(shard, block, strict=True)):
         msg = (
-            f"shard size {shard} is not a multiple of block size {block} (zyx, voxels); the "
-            f"nearest size is {-(-shard // block) * block}"
+            f"the shard size {shard} is not a multiple of the block size {block} (zyx, voxels); "
+            f"use the shard size {-(-shard // block) * block}"
         )
         raise VolumeError(msg)
 
@@ -338,7 +341,7 @@ def _create_array(
 
 
 def _compressors(encoding: str, dtype: np.dtype[Any], zarr_format: int, url: str) -> Any:
-    """Return the bytes-to-bytes codecs of *encoding*; in v3, one of them adds a checksum."""
+    """Return the compressors of *encoding*; in v3, the stored bytes get a checksum."""
     if encoding == "raw":
         return [Crc32cCodec()] if zarr_format == 3 else None
     if encoding == "gzip":

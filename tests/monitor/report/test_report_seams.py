@@ -217,7 +217,7 @@ def test_a_volume_without_faces_says_so(tmp_path):
     assert found.axes == ()
     assert "no sampled face is between two done tasks" in found.problem
     gone = RunVolume("output", "save-zarr", f"zarr://{tmp_path}/nothing", 0)
-    assert "holds no zarr volume" in seams_of(gone, []).problem
+    assert "is not a zarr volume" in seams_of(gone, []).problem
 
 
 def test_all_pairs_of_neighbours_have_one_face(tmp_path):
