@@ -107,13 +107,6 @@ def _addresses_read(step: RunStep) -> Iterable[str]:
 
 
 def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
-    """Return whether an operator may read *output*.
-
-    Args:
-        output: output of an earlier step.
-        place: address of the output.
-        read: address from which the operator reads.
-    """
     if output.output.kind == "objects":
         one, other = place.text.rstrip("/"), read.text.rstrip("/")
         if one.startswith(other) or other.startswith(one):
@@ -124,7 +117,7 @@ def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> boo
 def _readers(
     run: RunDirectory, step: RunStep, make_pipeline: MakeSourcedPipeline, places: list[ArrayAddress]
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
-    """Return the loaders that read at *places*, each with its task boxes and its address.
+    """Return the loaders that read at *places*, with their task boxes and the addresses they read.
 
     Return ``None`` if an operator that is not a loader may read at *places*, because the boxes that
     such an operator reads are unknown. Any plugin counts as such an operator. Plugins are not

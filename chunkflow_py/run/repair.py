@@ -72,9 +72,9 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
             find the boxes that tasks read.
 
     Raises:
-        OptionError: a step that is reused from another run has problems. They can only be repaired
-            in the other run. The tasks of this run that depend on the step are recorded for the
-            next repair.
+        OptionError: a step that is reused from another run has problems. Only a repair of the other
+            run can solve these problems. The tasks of this run that depend on the step are recorded
+            for the next repair of this run.
     """
     run.spec.check_current()
     restored, refusal = list[str](), ""

@@ -67,7 +67,7 @@ class TrustedKeys:
         path: PEM file with one or more Ed25519 public keys.
 
     Raises:
-        OptionError: the file contains no such key, or something else.
+        OptionError: the file contains no Ed25519 public key, or contains a key of another type.
     """
 
     def __init__(self, path: str) -> None:
@@ -107,7 +107,7 @@ class TrustedKeys:
         """Check that one of the keys has signed the spec of a run, and pin the run to this spec.
 
         Raises:
-            OptionError: none has.
+            OptionError: none of the keys has signed the spec.
         """
         if not self.has_signed(run):
             msg = (
@@ -119,7 +119,7 @@ class TrustedKeys:
 
 
 def _message(digest: str) -> bytes:
-    """Return the bytes that are signed: no signature for another purpose has this beginning."""
+    # the fixed beginning: a signature made for another purpose is never valid for a spec
     return f"chunkflow_py spec sha256={digest}".encode()
 
 

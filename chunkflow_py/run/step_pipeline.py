@@ -97,7 +97,8 @@ def worker_pipeline(
 ) -> Pipeline:
     """Return the pipeline that the workers of a run execute.
 
-    In this pipeline, ``--grid auto`` means ``--grid anchored``, and tasks do not exchange patches.
+    In this pipeline, ``--grid auto`` means ``--grid anchored``. Tasks exchange no patches unless
+    the caller sets `make_part_store`.
 
     Args:
         operators: operators that follow the source.

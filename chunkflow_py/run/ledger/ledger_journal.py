@@ -116,8 +116,8 @@ class Journal:
 
         Args:
             most_segments: maximum number of segments to return.
-            most_left: stop when the remaining segments together have at most this number of
-                entries.
+            most_left: return only as many segments as needed to leave at most this number of
+                entries in the segments that are not returned.
         """
         by_segment = self._paths_by_segment()
         sizes = {
@@ -166,7 +166,7 @@ class Journal:
         self._store.put(self._path(key), sealed(text).encode())
 
     def put_records(self, texts: Sequence[tuple[JournalKey, str]]) -> list[bool]:
-        """Store records of different tasks; return for each record whether it was the first."""
+        """Store records of different tasks; return for each whether its task had no record yet."""
         if removed("put-if-absent"):
             map_concurrently(lambda item: self.put(*item), texts, self._store.connections)
             return [True] * len(texts)

@@ -87,9 +87,10 @@ class Record:
         finished: time at which the task ended, in seconds since 1970 by the worker's clock; used
             only for display and rates.
         missing_blocks: number of input blocks that were not stored and were read as the fill value.
-        patches: counts, named as in `PATCH_COUNTS`, since the last record of the same worker
-            process; empty if the tasks of the run exchange no patches. Sums over all records are
-            exact, except for the last counts of processes that died.
+        patches: counts of patches, with a name from `PATCH_COUNTS` as key. They count what the
+            worker process has done since its previous record. The dictionary is empty if the tasks
+            of the run exchange no patches. A process that dies loses its counts since its last
+            record.
     """
 
     number: int
@@ -166,7 +167,8 @@ class FailedAttempt:
         when: time of the failure, in seconds since 1970 by the worker's clock; used only for
             display.
         seconds: run time of all operators in seconds; ``None`` if it is unknown.
-        cause: cause of the failure; ``None`` in records of versions that did not record it.
+        cause: cause of the failure; ``None`` if the version that wrote the record did not store
+            causes.
     """
 
     number: int
