@@ -58,7 +58,7 @@ _READERS = 16  # records that are read at the same time
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """The beginning of a worker; a text is empty if the fact is unknown.
+    """The record of the start of a worker; an attribute that is unknown is an empty text.
 
     Attributes:
         id: unique id of the worker, 12 hexadecimal digits.
@@ -95,7 +95,7 @@ class WorkerStart:
 
     @classmethod
     def here(cls, worker: str) -> WorkerStart:
-        """Return the beginning of a worker in this process, with a new id."""
+        """Return the record of a worker that starts in this process, with a new id."""
         return cls(
             secrets.token_hex(6),
             worker,
@@ -116,7 +116,7 @@ class WorkerStart:
 
     @classmethod
     def from_json(cls, content: bytes) -> WorkerStart:
-        """Parse a record; names that this version does not know are ignored.
+        """Parse a record; fields that this version does not know are ignored.
 
         Raises:
             ValueError: *content* is not such a record.
@@ -145,10 +145,10 @@ class WorkerRegistration:
 
     Args:
         store: store of the run directory.
-        start: beginning of the worker.
+        start: record of the start of the worker.
 
     Attributes:
-        start: beginning of the worker, as far as it is known by now.
+        start: record of the start of the worker, with all values that are known by now.
     """
 
     def __init__(self, store: Store, start: WorkerStart) -> None:
@@ -162,7 +162,7 @@ class WorkerRegistration:
         self._threads: list[threading.Thread] = []
 
     def attempts(self) -> str:
-        """Return a prefix for names of attempts of this worker; no two calls return the same."""
+        """Return a prefix for names of attempts of this worker; each call returns a new prefix."""
         return f"{self.start.id}-{next(self._attempts)}"
 
     def begin(self) -> None:
@@ -170,10 +170,10 @@ class WorkerRegistration:
         self._put_start()
 
     def learned(self, **facts: str) -> None:
-        """Add facts that were not known at the start; what the environment says is kept.
+        """Add values that were unknown at the start; values that are already known do not change.
 
         Args:
-            facts: attributes of `WorkerStart`.
+            facts: values of attributes of `WorkerStart`, with the name of the attribute as key.
         """
         with self._changing:
             new = {k: v for k, v in facts.items() if v and not getattr(self.start, k)}
@@ -239,7 +239,7 @@ class WorkerFate(NamedTuple):
 
     Attributes:
         worker: name of the worker; ``unknown`` if it has stored no record.
-        cause: cause of its end; ``worker-lost`` if it is unknown.
+        cause: why the worker has ended; ``worker-lost`` if the cause is unknown.
     """
 
     worker: str
@@ -290,7 +290,7 @@ class WorkerRecords:
         return WorkerCounts(len(started), dict(ranked))
 
     def start_of(self, attempt: str) -> WorkerStart | None:
-        """Return the beginning of the worker that made an attempt; ``None`` if it is unknown."""
+        """Return the start record of the worker that made an attempt; ``None`` if it is unknown."""
         worker = worker_id(attempt)
         if worker not in self._starts:
             self._starts[worker] = self._read(worker)
@@ -305,7 +305,8 @@ class WorkerRecords:
     def fate_of(self, attempt: str) -> WorkerFate:
         """Return what became of the worker that made an attempt that has no outcome.
 
-        If the records cannot be read, the fate is unknown: no task waits for them.
+        If the records cannot be read, the fate counts as unknown, so that no task waits for the
+        store.
         """
         start, worker = None, worker_id(attempt)
         try:

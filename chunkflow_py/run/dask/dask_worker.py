@@ -67,8 +67,8 @@ class WorkOrder:
     Attributes:
         run: address of the run, with the SHA-256 that its spec must have.
         stage: name of the step.
-        make_pipeline: picklable function that takes the `PipelineSource` and the `TaskSource` of
-            the step and returns its pipeline.
+        make_pipeline: picklable function that takes the `PipelineSource` of the step and a source
+            of tasks, and returns the pipeline of the step.
         limits: number of failures after which a task is given up.
         task_limit: limit of the run time of a task.
         allow_code: whether the pipeline may run code that is not part of this package.

@@ -179,7 +179,7 @@ class RunOutcome:
     """The result of a worker's work on a run.
 
     Attributes:
-        code: exit code of the worker, if it works on no other run.
+        code: exit code of the worker if the worker ends after this run.
         message: the result in one sentence, for the user.
         ended: number of attempts that have ended on this worker.
         signal: name of the last stop signal; ``None`` if no signal arrived.
@@ -219,9 +219,10 @@ def work_on_run(
     Args:
         home: the run directory.
         working: settings and limits of the worker.
-        make_pipeline: picklable function that makes the pipeline of a step from its source.
+        make_pipeline: picklable function that takes the `PipelineSource` of a step and a source of
+            tasks, and returns the pipeline of the step.
         listener: callbacks that report progress.
-        watch: says why the worker must take no more tasks of the run.
+        watch: its attribute `reason` is set when the worker must take no more tasks of the run.
 
     Raises:
         OptionError: the address of the run lacks the hash of the spec although it needs one, the
@@ -236,7 +237,7 @@ def work_on_run(
         msg = (
             f"other people may be able to write to {home.url}, and so change the code that runs on "
             "this machine; start the worker with the address that submit printed, which contains "
-            f"the SHA-256 of the spec (if this is your run: {home.address})"
+            f"the SHA-256 of the spec; for a run of your own, this address is {home.address}"
         )
         raise OptionError(msg)
     if not spec.queue:
@@ -325,7 +326,7 @@ def pause_of(home: RunDirectory) -> str | None:
 
 @contextmanager
 def registered(home: RunDirectory, worker: str) -> Iterator[WorkerRegistration]:
-    """Store that a worker begins, and at the end of the ``with`` block, why it has ended.
+    """Record the start of a worker and, when the ``with`` block ends, the reason for its end.
 
     Args:
         home: the run directory.
