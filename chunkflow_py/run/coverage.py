@@ -88,7 +88,7 @@ def _prefix(place: str) -> str:
 def with_documents(
     outputs: Iterable[StepOutput], contents: dict[str, bytes]
 ) -> tuple[StepOutput, ...]:
-    """Return outputs with the checksums of their current metadata documents.
+    """Return *outputs* with the checksums that their metadata documents have now.
 
     Args:
         outputs: outputs of a step; their volumes must exist.
@@ -156,8 +156,9 @@ class Coverage:
     def invalid_documents(self) -> Iterator[tuple[str, str]]:
         """Yield the address and the problem of each metadata document that is missing or changed.
 
-        A volume that cannot be opened is also yielded. Call this method before `expected`, because
-        `expected` excludes the volumes that this method found to be invalid.
+        If a volume cannot be opened, the address of the volume and the error are yielded. Call this
+        method before `expected`, because `expected` excludes the volumes that this method found to
+        be invalid.
         """
         seen: dict[tuple[str, str, str], str | None] = {}
         for output in (each for each in self._outputs if each.output.kind == "volume"):

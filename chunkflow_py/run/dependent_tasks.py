@@ -54,7 +54,8 @@ def dependents(
         run: run directory.
         step: step whose tasks are returned.
         repeated: repeated tasks of earlier steps, with the name of the step as key.
-        make_pipeline: function that builds the pipeline of a step as a worker does.
+        make_pipeline: function that takes a `PipelineSource` and a source of tasks, and returns the
+            pipeline of the step.
 
     Returns:
         The numbers of the tasks, or the plan of the step if all its tasks are dependent.

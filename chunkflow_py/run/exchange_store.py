@@ -81,8 +81,9 @@ class ExchangeSettings:
     """Whether and where the tasks of a run exchange patches.
 
     Attributes:
-        mode: ``on``, ``off`` or ``auto``. With ``auto``, a worker process stops exchanging patches
-            if the exchange takes longer than computing the patches.
+        mode: ``on``: tasks exchange patches. ``off``: tasks exchange no patches. ``auto``: a worker
+            process stops exchanging patches if the exchange takes longer than computing the
+            patches.
         url: URL of the exchange; empty for the folder ``exchange`` in the run directory.
         limit: limit of the size of the exchange of one step, in bytes. ``None`` means half of the
             free space on a disk, and no limit in a bucket.

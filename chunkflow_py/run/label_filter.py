@@ -35,13 +35,13 @@ class LabelFilter:
         max_size: objects with more voxels are removed; ``None`` for no limit.
         keep_border: whether to keep objects that touch the bounds of the volume.
         mip: level of the source.
-        work: URL of a folder or prefix for intermediate results; ``None``: ``TARGET.filter``.
+        work: URL of a folder or prefix for intermediate results; ``None`` for ``TARGET.filter``.
         parts: URL of measures that measure-labels has stored; ``None`` to measure the objects
             first.
-        block_size: block size of the copy, voxels, zyx; ``None``: as in the source.
+        block_size: block size of the copy, voxels, zyx; ``None`` for the block size of the source.
         encoding: encoding of the blocks of the copy.
         task_size: box size of the tasks, voxels, zyx.
-        overwrite: measure all objects again, and write all of the copy again.
+        overwrite: whether to measure all objects again and to write all of the copy again.
         opening: options with which both volumes are opened.
     """
 

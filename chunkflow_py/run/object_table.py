@@ -78,7 +78,7 @@ class ObjectTable:
 
     @cached_property
     def volume(self) -> Volume:
-        """The labels.
+        """The volume of labels.
 
         Raises:
             ChunkError: the voxels are not integers in one channel.
@@ -188,10 +188,10 @@ class ObjectTable:
         )
 
     def objects(self, parts: str | None = None) -> dict[int | None, ObjectMeasures]:
-        """Return the measures of all objects, by time index (``None`` without a time axis).
+        """Return the measures of all objects, with the time index as key (``None`` without times).
 
         Args:
-            parts: URL of the measures that measure-labels has stored (default: those of this
+            parts: URL of the measures that measure-labels has stored (default: the measures of this
                 table).
 
         Raises:

@@ -177,7 +177,7 @@ class _Pool:
             self._feed(process)
 
     def _feed(self, process: WorkerProcess) -> None:
-        """Send tasks to a process until its window is full; if no tasks remain, ask it to end."""
+        """Send a process as many tasks as its pipeline accepts; without tasks, ask it to end."""
         while len(process.jobs) < process.window and not process.is_ending:
             job = next(self._jobs, None)
             if job is None:

@@ -268,7 +268,7 @@ class RunDirectory:
             documents: metadata documents of the outputs, with their SHA-256 as key.
 
         Raises:
-            OptionError: another run exists at this address; the message names the differences.
+            OptionError: another run exists at this address. The message names the differences.
         """
         for name, content in plans.items():
             if content:
@@ -289,7 +289,7 @@ class RunDirectory:
         """Check that the existing run is the same as a new run.
 
         Args:
-            spec: spec of the new run, or of its first steps.
+            spec: spec with all steps of the new run, or with only its first steps.
             steps: number of steps that the new run will have.
 
         Raises:
@@ -377,8 +377,8 @@ class RunDirectory:
     def exchange(self) -> ExchangeSettings | None:
         """Whether and where tasks exchange patches; ``None`` if no settings were stored.
 
-        An unreadable file is not an error, because the exchange only saves time: a warning is
-        logged, and tasks exchange no patches.
+        If the file cannot be read, a warning is logged, and tasks exchange no patches. This case is
+        no error, because the exchange only saves time.
         """
         try:
             content = self.store.get(_EXCHANGE, _LONGEST_EXCHANGE)
@@ -411,7 +411,7 @@ class RunDirectory:
         return ExchangeAddress(self.url, settings, step, stored.hash)
 
     def counts(self, step: str) -> LedgerCounts:
-        """Return the number of tasks of a step in each state, and further totals."""
+        """Return the number of tasks of a step in each state, and the totals of `LedgerCounts`."""
         return self.ledger(step).counts()
 
     def reopen(self, step: str) -> None:

@@ -1,4 +1,6 @@
-"""Remove a run: its queue, exchange, hierarchy and run directory; never its outputs.
+"""Remove a run: its queue, exchange, hierarchy and run directory, but never its outputs.
+
+The hierarchy consists of the intermediate results of segmentation steps, such as graphs and edges.
 
 ```
 mark --> hierarchy, exchange, queue --> everything of the run directory but the spec --> spec, mark
@@ -57,7 +59,7 @@ class Part:
 
 @dataclass
 class Removal:
-    """What `remove` will remove.
+    """What `carry_out` will remove.
 
     Args:
         run: the run.

@@ -6,8 +6,8 @@
 
 Keys are PEM files, as ``openssl genpkey -algorithm ed25519`` and ``openssl pkey -pubout`` write
 them. The signature covers the SHA-256 of every byte of the spec, which contains the checksums of
-all model files and plugins. It does not cover the address of the run: a copy of a signed run at
-another address is as trusted as the original.
+all model files and plugins. The signature does not cover the address of the run, so a copy of a
+signed run at another address is trusted, too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SigningKey:
         try:
             self._key: Any = load_pem_private_key(_content(path), None)
         except (ValueError, TypeError) as error:
-            raise _no_key(path, "private", "or it has a password") from error
+            raise _no_key(path, "private", "the file may have a password") from error
         if not isinstance(self._key, Ed25519PrivateKey):
             raise _no_key(path, "private", "it is a key of another type")
 
@@ -61,7 +61,7 @@ class SigningKey:
 
 
 class TrustedKeys:
-    """The public keys whose runs may run code on this machine.
+    """The public keys of which one must have signed a run before its code may run on this machine.
 
     Args:
         path: PEM file with one or more Ed25519 public keys.

@@ -138,7 +138,7 @@ class Spending(NamedTuple):
 
 
 def spending_of(store: Store, without: str = "") -> Spending:
-    """Return what the workers of a run have spent.
+    """Return the sum of the last cost reports of all workers of a run.
 
     Args:
         store: store of the run directory.
@@ -223,10 +223,11 @@ class SpendingMeter:
         store: store of the run directory.
         run: address of the run, for messages.
         cost_per_hour: price of this machine.
-        clock: function that returns seconds.
+        clock: function that returns the current time in seconds.
 
     Attributes:
-        reached: sentence that says that the budget is spent; ``None`` while it is not.
+        reached: sentence that says that the budget is spent; ``None`` while the budget is not
+            spent.
     """
 
     def __init__(

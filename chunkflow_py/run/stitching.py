@@ -6,8 +6,8 @@ WORK/links/BOX.npz  links of one labelling task; existing files are not computed
 WORK/table/...      the label table, which is applied when LABELS is copied to OUTPUT
 ```
 
-Linking and relabelling are pipelines over tasks. If they are interrupted and run again, stored
-links and blocks are not written again.
+Linking and relabelling are pipelines over tasks. If one of these pipelines is interrupted and run
+again, stored links and blocks are not written again.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class Stitching:
         return Pipeline(operators, Source("tasks", source), **running)
 
     def solve(self) -> dict[str, str]:
-        """Compute and store the label table; return its checksum for each time index.
+        """Compute and store the label table; return a checksum of the table for each time index.
 
         Raises:
             VolumeError: links of a task are missing or damaged.
@@ -225,7 +225,7 @@ class Stitching:
 
 @dataclass
 class Relabelling(Conversion):
-    """Copies labels, replaces each with its id in the label table, and counts the objects.
+    """Copies a volume, replaces each label by its id in the label table, and counts the objects.
 
     Attributes:
         table_place: URL of the label table.

@@ -65,7 +65,7 @@ class SubmissionRecord:
         """Parse a record; fields that this version does not know are ignored.
 
         Raises:
-            ValueError: *content* is not such a record.
+            ValueError: *content* is not a submission record.
         """
         return cls(**known_fields(content, cls))
 

@@ -304,7 +304,7 @@ def check_queue_unused(queue: Queue, run: RunDirectory) -> None:
     to the queue, which delays both runs.
 
     Raises:
-        OptionError: the queue contains tasks. The message shows one of them.
+        OptionError: the queue contains tasks. The message shows one of these tasks.
     """
     count = sum(_task_counts(queue))
     # If the run exists, the tasks may be its own.
@@ -441,7 +441,10 @@ def default_queue(run: str) -> str:
     """
     scheme, separator, path = run.partition("://")
     if separator and scheme != "file":
-        msg = f"run {run} is not in a local folder, so it needs a queue; add --queue sqs://NAME"
+        msg = (
+            f"run {run} is not in a local folder, so its queue cannot be a file in the folder; add "
+            "--queue sqs://NAME"
+        )
         raise OptionError(msg)
     return f"sqlite://{absolute(path if separator else run)}/queue.sqlite"
 
@@ -494,8 +497,8 @@ def _canonical_value(value: Any, places: Sequence[str]) -> Any:
 
     Args:
         value: value of the option.
-        places: canonical addresses that the operator reads and writes. Only a value with which one
-            of these addresses begins is a path.
+        places: canonical addresses that the operator reads and writes. A value counts as a path
+            only if one of these addresses begins with the value.
     """
     if not isinstance(value, str) or not value.strip("/"):
         return value

@@ -85,8 +85,9 @@ class Conversion:
             them from the voxel size.
         max_mip: coarsest level of the target. Levels above 0 are created empty, and the pipelines
             of `downsampling` fill them. With ``None``, an existing target keeps its levels. A new
-            target has as many levels as the source; if the source has only one level, so many that
-            the coarsest level fits on a screen. An HDF5 file has only level 0.
+            target has as many levels as the source. If the source has only one level, the target
+            has as many levels as are needed until the coarsest level fits on a screen. An HDF5 file
+            has only level 0.
         task_size: extent of a task, voxels, zyx.
         overwrite: whether to write also boxes that are already stored in the target.
         reading: options with which the source is opened.

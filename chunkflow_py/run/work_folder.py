@@ -29,9 +29,9 @@ def begin_in(
     Args:
         place: URL of the folder or prefix.
         description: all parameters that determine the intermediate results, as a JSON object.
-        record: key of the description below *place*.
+        record: key below *place* under which the parameters are stored.
         results: folder of the intermediate results below *place*.
-        what: name of the intermediate results, plural, for messages.
+        what: plural noun for the results in messages, such as ``links``.
         overwrite: whether to delete existing results first.
         access: credentials and options of the store.
 

@@ -6,12 +6,12 @@
 ```
 
 The name of every attempt begins with the id of its worker, so a record of a task leads to the
-record of the worker that made the attempt, even if two workers have the same name. A worker without
-a second object still works, or was lost. The cause is part of the key, so that listing the keys is
-enough to count the workers.
+record of the worker that made the attempt, even if two workers have the same name. If the second
+object is missing, the worker is still working or was lost. The cause is part of the key, so that
+listing the keys is enough to count the workers.
 
-The records are for people: no worker needs them, and a worker that cannot store them continues.
-Like the ledger, they can be written by every worker, so a malicious worker can forge them.
+The records only inform people. A worker that cannot store its records continues. Every worker can
+write the records and the ledger, so a malicious worker can forge both.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class WorkerStart:
         """Parse a record; fields that this version does not know are ignored.
 
         Raises:
-            ValueError: *content* is not such a record.
+            ValueError: *content* is not the record of the start of a worker.
         """
         known = known_fields(content, cls)
         if not {"id", "worker"} <= known.keys():
@@ -235,7 +235,7 @@ class WorkerRegistration:
 
 
 class WorkerFate(NamedTuple):
-    """What became of the worker that made an attempt.
+    """The name of the worker that made an attempt, and why this worker has ended.
 
     Attributes:
         worker: name of the worker; ``unknown`` if it has stored no record.
@@ -303,7 +303,7 @@ class WorkerRecords:
             self._starts |= zip(missing, pool.map(self._read, missing), strict=True)
 
     def fate_of(self, attempt: str) -> WorkerFate:
-        """Return what became of the worker that made an attempt that has no outcome.
+        """Return the name of the worker that made an attempt, and why this worker has ended.
 
         If the records cannot be read, the fate counts as unknown, so that no task waits for the
         store.

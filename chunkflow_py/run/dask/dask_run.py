@@ -166,7 +166,7 @@ def _check(working: WorkOptions) -> None:
     """Check that all options that are set apply to a Dask cluster.
 
     Raises:
-        OptionError: some options do not apply. The message names them.
+        OptionError: some options do not apply. The message names these options.
     """
     settings, limits = working.settings, working.settings.limits
     given = {
@@ -207,7 +207,7 @@ def _leave(client: Any, run: str) -> None:
 
 
 def check_cluster(client: Any, address: str) -> None:
-    """Compare the versions of the scheduler and the workers with those of this process.
+    """Check that the scheduler and the workers have the same package versions as this process.
 
     A worker that joins the cluster later compares its versions itself, before its first task.
 
@@ -309,7 +309,7 @@ class Dispatcher:
         home: the run directory.
         order: description of the step, which is sent to the workers.
         working: options with the limits of failures and tasks.
-        stop: condition on which to stop.
+        stop: condition that is checked regularly; the dispatcher stops when the condition is met.
 
     Raises:
         OptionError: the command line is wrong, a worker would compute different bytes than the

@@ -116,8 +116,9 @@ class TaskNotEnded(NamedTuple):
 class NotEndedError(Exception):
     """A task has not ended, or was given up.
 
-    The report is an exception instead of a result, because Dask stores results in workers, and a
-    worker may die before the client has fetched the result. Exceptions are stored in the scheduler.
+    A `TaskNotEnded` is sent to the client in this exception, not as a result. Dask stores a result
+    in the worker, which may die before the client has fetched the result, but stores an exception
+    in the scheduler.
     """
 
     def __init__(self, task: TaskNotEnded) -> None:
@@ -217,7 +218,7 @@ def versions_here() -> tuple[tuple[str, str], ...]:
 
 
 def check_here(wanted: Iterable[tuple[str, str]]) -> None:
-    """Compare the versions of this process with those of the client.
+    """Check that this process has the same package versions as the client.
 
     Raises:
         OptionError: a version differs. The message contains both versions.
@@ -324,7 +325,7 @@ class _SharedPipeline(Listener):
         plan, ledger: plan and ledger of the step.
         spec: hash of the step.
         profile: compute profile (backend, device, threads and precision) as one line.
-        records_attempts: whether the ledger must record each attempt before it writes output.
+        records_attempts: whether the ledger must record each attempt before the attempt begins.
         has_ended: whether the pipeline no longer accepts tasks.
         registration: records of this process as a worker of the step.
 

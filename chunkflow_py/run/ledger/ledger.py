@@ -52,8 +52,8 @@ The possible races, and why no record is lost or counted twice:
 * *The reply to an update is lost*: the store recognizes its own write, and adding an entry twice
   has no effect.
 
-Compactions run in their own thread, and recording never waits for a lock that they hold. A
-compaction that hangs does not prevent other processes from recording.
+Compactions run in their own thread, and recording never waits for a compaction. A compaction that
+hangs does not prevent other processes from recording.
 
 **A task whose record cannot be read counts as not ended.** A journal entry or segment that was
 truncated, emptied or changed is named in a warning and in `unreadable`. The name and the header of
@@ -253,7 +253,7 @@ class Ledger:
                     yield failure
 
     def attempts(self, number: int) -> list[Attempt]:
-        """Return the known attempts on a task; an attempt that has ended includes its record.
+        """Return the known attempts on a task, each with its record if the attempt has ended.
 
         An attempt is known if `begin` or `finish` was called for it, or if the ledger stores the
         record of this attempt as the outcome of the task.
@@ -278,7 +278,7 @@ class Ledger:
         return list(attempts.values())
 
     def unreadable(self) -> dict[str, str]:
-        """Return the problem of each object that could not be read, with its address as key."""
+        """Return the problem of each unreadable object, with the address of the object as key."""
         segments, journal = self._segments.damaged.items(), self._journal.unreadable.items()
         reasons = {self._segments.address(segment): reason for segment, reason in segments}
         return reasons | {self._journal.address(key): reason for key, reason in journal}

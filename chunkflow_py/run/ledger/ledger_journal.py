@@ -6,9 +6,12 @@ loose/<shard>/<segment>.<number>.<generation>.<kind>.<attempt>  failure, begin o
 ```
 
 Each entry is one object in a folder with the stored name ``loose``. The key of a record does not
-contain the attempt, so put-if-absent can store only one record of the task. The shard is
-``segment % 16``. It spreads concurrent writes over several folders and key prefixes, because clouds
-limit the rate of requests for each prefix.
+contain the attempt, so put-if-absent can store only one record of the task. In a folder, several
+records are written at once: one file with the lines of several tasks gets a hard link for each of
+these tasks. Readers of a key therefore use only the line of the key's task.
+
+The shard, ``segment % 16``, spreads concurrent writes over several folders and key prefixes,
+because clouds limit the rate of requests for each prefix.
 
 An object that cannot be read counts as absent, and one warning names the object. Objects that are
 not journal entries of this ledger, such as files of editors and file servers, are ignored.
@@ -105,7 +108,7 @@ class Journal:
         )
 
     def by_segment(self) -> dict[int, list[JournalKey]]:
-        """Return the keys of all entries, grouped by segment of the ledger."""
+        """Return the keys of all entries, as lists with the number of the segment as key."""
         paths = self._paths_by_segment().items()
         return {segment: list(self._parsed_keys(some)) for segment, some in paths}
 
@@ -162,7 +165,7 @@ class Journal:
             self._store.update(self._path(key), replaced)
 
     def put(self, key: JournalKey, text: str) -> None:
-        """Store an entry whose key contains the attempt, so that no other entry has this key."""
+        """Store an entry about an attempt; the attempt in *key* makes the key unique."""
         self._store.put(self._path(key), sealed(text).encode())
 
     def put_records(self, texts: Sequence[tuple[JournalKey, str]]) -> list[bool]:

@@ -1,7 +1,7 @@
 """The segments of a ledger, and the compaction that moves journal entries into them.
 
-A segment contains all entries about a range of consecutive tasks. It is one object in the folder
-``pages/``, the stored name of segments:
+A segment contains all entries about a range of consecutive tasks. Each segment is one object in the
+folder with the stored name ``pages``:
 
 ```
 {"format":2,"size":2048,"states":…,"generations":…,"sums":…,"body":[length, CRC-32]} TAB CRC-32
@@ -97,8 +97,8 @@ class SegmentStore:
     Attributes:
         damaged: problem of each damaged segment, with the number of the segment as key.
         hints: last known headers of segments with reopened tasks. The headers may be outdated.
-            Therefore, a writer takes the generation of a task from here, and checks after the write
-            whether this generation was current.
+            Therefore, a writer takes the generation of a task from these headers, and checks after
+            the write whether this generation was current.
         at_once: maximum number of whole segments to process at the same time.
     """
 
@@ -303,7 +303,8 @@ class SegmentHeader:
         """Check that a segment of *size* tasks can have this header.
 
         Raises:
-            ValueError: the number of states is wrong, or a position is outside of the segment.
+            ValueError: the number of states is wrong, or the position of a reopened task is outside
+                of the segment.
             TypeError: a sum is not a number.
         """
         are_inside = all(0 <= position < size for position in self.generations)

@@ -1,6 +1,6 @@
 """Causes: why an attempt failed, and why a worker stopped.
 
-This module makes all these decisions, each from evidence of another kind:
+This module contains all functions that determine a cause, one for each kind of evidence:
 
 | evidence                            | function          | causes                                |
 |-------------------------------------|-------------------|---------------------------------------|
@@ -11,8 +11,8 @@ This module makes all these decisions, each from evidence of another kind:
 | a signal that asks a worker to stop | `cause_of_signal` | evicted, killed                       |
 
 Three causes need no decision: ``hang`` (a time limit was exceeded), ``preempted`` (the cloud has
-announced it) and ``worker-lost`` (nothing is known). `chunkflow_py.run.ledger.ledger_record` lists
-all causes.
+announced the preemption) and ``worker-lost`` (nothing is known).
+`chunkflow_py.run.ledger.ledger_record` lists all causes.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def cause_of_exit(exit_code: int, *, is_memory_kill: bool) -> FailureCause:
-    """Return why a worker process has ended although nobody asked it to.
+    """Return why a worker process has ended although nobody asked it to end.
 
     Args:
         exit_code: exit code of the process; if a signal has ended it, minus the number of the

@@ -95,7 +95,7 @@ class RunPool:
     _runs: dict[str, tuple[RunDirectory, Scheduling]] = field(default_factory=dict, init=False)
 
     def look(self, above: int | None = None) -> str | None:
-        """Return the name of the run that has tasks for this worker, or ``None``.
+        """Return the name of the run on which this worker must work next; ``None`` without tasks.
 
         Args:
             above: consider only runs whose priority is higher than this.

@@ -191,7 +191,8 @@ class Supervisor:
             as a spent budget, or ``None`` while the worker may take tasks. The function must return
             at once.
         registration: stores the records of this worker, including the reason why the worker stops.
-        fate_of: function that returns what became of the worker that made an attempt.
+        fate_of: function that takes the name of an attempt, and returns why the worker that made
+            the attempt has ended.
     """
 
     def __init__(

@@ -358,7 +358,8 @@ class PoisonTaskGuard:
         limits: number of failures after which a task is given up.
         spec: hash of the step, for the records of tasks that are given up.
         keeps_attempts: whether the ledger must keep the marks of all attempts.
-        fate_of: function that returns what became of the worker that made an attempt.
+        fate_of: function that takes the name of an attempt, and returns why the worker that made
+            the attempt has ended.
     """
 
     def __init__(

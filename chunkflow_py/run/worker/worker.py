@@ -161,8 +161,8 @@ class WorkOptions:
         threads: number of compute threads of each process; ``None`` for the number that the
             environment variables set.
         allow_code: whether model files and plugins may run.
-        until_complete: whether the worker exits when the run is complete. Otherwise, it waits
-            for a repair or a retry.
+        until_complete: whether the worker exits when the run is complete. Otherwise, the worker
+            waits for a repair or a retry.
         same_version: whether to refuse a run that another version of the package has submitted.
     """
 
@@ -214,7 +214,7 @@ def work_on_run(
     listener: WorkerListener | None,
     watch: StopWatch,
 ) -> RunOutcome:
-    """Run the steps of a run until it is complete or the worker must stop.
+    """Run the steps of a run until the run is complete or the worker must stop.
 
     Args:
         home: the run directory.
@@ -350,7 +350,7 @@ def registered(home: RunDirectory, worker: str) -> Iterator[WorkerRegistration]:
 def check_version(home: RunDirectory, *, must_be_same: bool) -> None:
     """Compare the version of this package with the version that submitted the run.
 
-    A warning is logged if they differ.
+    A warning is logged if the versions differ.
 
     Raises:
         OptionError: the versions differ, and *must_be_same* is set.

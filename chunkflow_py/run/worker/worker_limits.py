@@ -240,8 +240,8 @@ class TaskDurations:
 
     Args:
         limit: limit of the duration of a task.
-        recorded: function that returns the durations of done tasks in the ledger, in seconds. It
-            is called in a separate thread, and only if a task runs longer than
+        recorded: function that returns the durations of done tasks in the ledger, in seconds. The
+            function is called in a separate thread, and only if a task runs longer than
             `TaskLimit.shortest_s`.
     """
 

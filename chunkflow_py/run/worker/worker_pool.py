@@ -666,7 +666,7 @@ class WorkerProcess:
     # --- tasks -----------------------------------------------------------------------------------
 
     def give(self, jobs: Iterable[Job]) -> None:
-        """Send tasks to the process, which holds at most `MOST_TASKS` tasks at a time."""
+        """Send tasks to the process, which can have at most `MOST_TASKS` tasks at a time."""
         rows = []
         for job in jobs:
             slot = self._free.pop()

@@ -6,8 +6,9 @@ supervisor -- tasks, cancel, end --> TaskFeed -> pipeline (main thread) -> Sende
                                              ProgressBoard (shared memory)
 ```
 
-A worker process makes no decisions. It ignores signals that ask a worker to stop. It never outlives
-its supervisor: on Linux, the kernel kills it; on other systems, it exits when its pipe is closed.
+A worker process makes no decisions, and ignores signals that ask a worker to stop. A worker process
+never outlives its supervisor. On Linux, the kernel kills the process when the supervisor ends. On
+other systems, the process exits when its pipe is closed.
 """
 
 from __future__ import annotations
@@ -184,9 +185,10 @@ class ProgressBoard:
     """Progress of the tasks of a worker process, in memory shared with its supervisor.
 
     Messages would not be enough, because a process can crash before it sends a message. The process
-    writes to the board before an operator begins and after it ends, each time with one memory
-    store. After a crash, the board therefore shows which tasks had begun, in which operator, and
-    when. The board has one slot for each task. A pickled board refers to the same shared memory.
+    writes to the board before an operator begins and after the operator ends, each time with a
+    single write to memory. After a crash, the board therefore shows which tasks had begun, in which
+    operator, and when. The board has one slot for each task. A pickled board refers to the same
+    shared memory.
 
     Args:
         context: multiprocessing context of the processes that share the board.
@@ -267,8 +269,8 @@ def process_main(connection: Connection, pickled: bytes, options: ProcessOptions
 
     Args:
         connection: pipe to the supervisor.
-        pickled: pickled function that makes the pipeline from its source. Unpickling imports the
-            modules of the function, so the environment variables are set first.
+        pickled: pickled function that takes a `TaskFeed` and returns the pipeline. Unpickling
+            imports the modules of the function, so the environment variables are set first.
         options: options of the process.
     """
     _set_up(options)
