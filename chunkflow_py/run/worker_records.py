@@ -10,8 +10,9 @@ record of the worker that made the attempt, even if two workers have the same na
 object is missing, the worker is still working or was lost. The cause is part of the key, so that
 listing the keys is enough to count the workers.
 
-The records only inform people. A worker that cannot store its records continues. Every worker can
-write the records and the ledger, so a malicious worker can forge both.
+No task depends on these records: they only tell people what happened. A worker that cannot store
+its records continues. Every worker can write the records and the ledger, so a malicious worker can
+forge both.
 """
 
 from __future__ import annotations
