@@ -41,9 +41,10 @@ _SKIPS_STORED = {"skip-task-by-blocks-in-volume", "skip-task-by-file"}
 
 
 def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
-    """Return the outputs of a checked pipeline, without checksums of their metadata.
+    """Return what the operators of a pipeline write, without checksums of metadata documents.
 
-    Call `with_documents` to add the checksums when the output volumes exist.
+    The checks of the pipeline must have passed. Call `with_documents` to add the checksums when the
+    output volumes exist.
 
     Raises:
         ChunkflowError: the address of an output is invalid.
@@ -87,7 +88,7 @@ def _prefix(place: str) -> str:
 def with_documents(
     outputs: Iterable[StepOutput], contents: dict[str, bytes]
 ) -> tuple[StepOutput, ...]:
-    """Return outputs with the checksums of their current metadata documents.
+    """Return *outputs* with the checksums that their metadata documents have now.
 
     Args:
         outputs: outputs of a step; their volumes must exist.
@@ -132,8 +133,10 @@ class Coverage:
         outputs: outputs of the step.
         document: function that takes a SHA-256 and returns the run's copy of the metadata document
             with this SHA-256, or ``None`` if the copy is lost.
-        copies: address of the folder that holds these copies, for messages.
-        operators: names of the operators of the step.
+        copies: address of the folder that contains the run's copies of metadata documents; named in
+            messages.
+        operators: names of the operators of the step; some operators skip tasks whose output is
+            already stored.
     """
 
     def __init__(
@@ -143,7 +146,6 @@ class Coverage:
         copies: str,
         operators: Iterable[str] = (),
     ) -> None:
-        """Store the arguments; volumes and stores are opened when a method needs them."""
         self._outputs, self._document, self._copies = outputs, document, copies
         self._volumes: dict[Output, Volume | None] = {}
         self._stores: dict[str, Store] = {}
@@ -152,9 +154,11 @@ class Coverage:
     # --- metadata --------------------------------------------------------------------------------
 
     def invalid_documents(self) -> Iterator[tuple[str, str]]:
-        """Yield the address of each invalid metadata document, and why it is invalid.
+        """Yield the address and the problem of each metadata document that is missing or changed.
 
-        Call this method before `expected`, which excludes volumes with invalid metadata.
+        If a volume cannot be opened, the address of the volume and the error are yielded. Call this
+        method before `expected`, because `expected` excludes the volumes that this method found to
+        be invalid.
         """
         seen: dict[tuple[str, str, str], str | None] = {}
         for output in (each for each in self._outputs if each.output.kind == "volume"):
@@ -222,14 +226,14 @@ class Coverage:
     def expected(self, region: Region) -> dict[str, bool]:
         """Return the addresses of the objects that the record of a task must name.
 
-        Call `invalid_documents` first: objects of volumes with invalid metadata are excluded.
+        Call `invalid_documents` first. Objects of volumes with invalid metadata are excluded.
 
         Args:
             region: region of the task in the plan.
 
         Returns:
-            Dictionary with the address of each object as key. The value is true if the object
-            belongs to a volume.
+            Dictionary with the address of each object as key. The value is true for a block or
+            shard of a volume, and false for a file that contains the whole output of the task.
         """
         addresses: dict[str, bool] = {}
         for each in self._outputs:
@@ -282,7 +286,7 @@ def _moved(output: StepOutput, box: BoundingBox) -> BoundingBox:
 
 
 def saved_box(output: StepOutput, region: Region) -> BoundingBox:
-    """Return the box that a task saves, in voxels of the output volume."""
+    """Return the box that a task writes, in voxels of the output volume."""
     box = Scale.of(output.scale).coarser(_moved(output, region.bbox))
     if output.domain is not None:
         box = box.intersection(BoundingBox.parse(output.domain))

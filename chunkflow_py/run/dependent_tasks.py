@@ -54,7 +54,8 @@ def dependents(
         run: run directory.
         step: step whose tasks are returned.
         repeated: repeated tasks of earlier steps, with the name of the step as key.
-        make_pipeline: function that builds the pipeline of a step as a worker does.
+        make_pipeline: function that takes a `PipelineSource` and a source of tasks, and returns the
+            pipeline of the step.
 
     Returns:
         The numbers of the tasks, or the plan of the step if all its tasks are dependent.
@@ -107,13 +108,6 @@ def _addresses_read(step: RunStep) -> Iterable[str]:
 
 
 def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> bool:
-    """Return whether an operator may read *output*.
-
-    Args:
-        output: output of an earlier step.
-        place: address of the output.
-        read: address from which the operator reads.
-    """
     if output.output.kind == "objects":
         one, other = place.text.rstrip("/"), read.text.rstrip("/")
         if one.startswith(other) or other.startswith(one):
@@ -124,7 +118,7 @@ def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> boo
 def _readers(
     run: RunDirectory, step: RunStep, make_pipeline: MakeSourcedPipeline, places: list[ArrayAddress]
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
-    """Return the loaders that read at *places*, each with its task boxes and its address.
+    """Return the loaders that read at *places*, with their task boxes and the addresses they read.
 
     Return ``None`` if an operator that is not a loader may read at *places*, because the boxes that
     such an operator reads are unknown. Any plugin counts as such an operator. Plugins are not

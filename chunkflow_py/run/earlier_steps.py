@@ -81,7 +81,7 @@ def expect_outputs(steps: Iterable[EarlierStep]) -> None:
 
 
 def place_of(output: Output) -> str:
-    """Return the address of an output, in the form of `WritesTo.destination`."""
+    """Return the address of an output, written in the same way as in `WritesTo.destination`."""
     if output.kind != "volume":
         return output.url
     return level_name(Location.parse(output.url), output.mip)
@@ -102,14 +102,14 @@ def check_readers(operators: Sequence[Operator], steps: Iterable[RunStep]) -> No
             if any(place.is_same(other) for other in places):
                 msg = (
                     f"{operator.name} reads {place.text}, which an earlier step of the run writes, "
-                    "but this operator cannot distinguish a lost block from an empty one; use "
+                    "but this operator cannot distinguish a lost block from an empty block; use "
                     "load-zarr or load-precomputed instead"
                 )
                 raise OptionError(msg)
 
 
 class _OutputRecords(RecordedBlocks):
-    """The records of the write units (blocks or shards) that an earlier step has written."""
+    """The records of the write units (blocks or shards) of one array of an earlier step."""
 
     def __init__(self, step: EarlierStep, output: StepOutput) -> None:
         self._step, self._output = step, output
@@ -127,7 +127,6 @@ class _OutputRecords(RecordedBlocks):
 
     @cached_property
     def _array(self) -> str:
-        """The address of the array, spelled as in the records of the ledger."""
         return str(getattr(open_output(self._output.output), "array_url", ""))
 
     def check(self, key: str, box: BoundingBox, time: int | None) -> None:
@@ -147,7 +146,7 @@ class _OutputRecords(RecordedBlocks):
             msg = (
                 f"{url}, output of step {self._step.name} of {self._step.run}, is lost: {reason}; "
                 f"run chunkflow verify {self._step.run} to list all missing objects, and chunkflow "
-                f"repair {self._step.run} to compute them and everything derived from them again"
+                f"repair {self._step.run} to compute these objects and all dependent output again"
             )
             raise VolumeError(msg)
 

@@ -15,9 +15,9 @@ exchange ends, but no task fails. When a task is recorded, the objects for this 
 When the step is complete, all remaining objects are removed.
 
 Everybody who can write to the exchange can change the output of the run, so the exchange needs the
-same protection as the output. Everybody who can write to the run directory can choose the place of
-the exchange. In that place, only objects with names as above are therefore written, counted and
-removed.
+same protection as the output. Everybody who can write to the run directory can choose the URL of
+the exchange. Therefore, chunkflow writes, counts and removes only objects whose names have the form
+above, so that no other files at this URL are lost.
 """
 
 from __future__ import annotations
@@ -81,11 +81,12 @@ class ExchangeSettings:
     """Whether and where the tasks of a run exchange patches.
 
     Attributes:
-        mode: ``on``, ``off`` or ``auto``. With ``auto``, a worker process stops exchanging patches
-            if the exchange takes longer than computing the patches.
+        mode: ``on``: tasks exchange patches. ``off``: tasks exchange no patches. ``auto``: a worker
+            process stops exchanging patches if the exchange takes longer than computing the
+            patches.
         url: URL of the exchange; empty for the folder ``exchange`` in the run directory.
-        limit: largest size of the exchange of one step in bytes. ``None`` means half of the free
-            space on a disk, and no limit in a bucket.
+        limit: limit of the size of the exchange of one step, in bytes. ``None`` means half of the
+            free space on a disk, and no limit in a bucket.
     """
 
     mode: Mode = "off"
@@ -220,7 +221,8 @@ class RunParts:
         Return ``None`` if the object does not exist.
 
         Raises:
-            VolumeError: the store cannot be reached, or the object has more than *most* bytes.
+            VolumeError: the store cannot be reached, or the object is larger than *most*, the limit
+                in bytes.
         """
         with self._lock:
             content = self._waiting.get((consumer, producer))
@@ -286,13 +288,13 @@ class RunParts:
         """Do nothing, because the task may need its objects again until it is recorded."""
 
     def close(self) -> None:
-        """Wait up to `_CLOSE_S` seconds for writes; drop the objects that are still waiting."""
+        """Wait up to `_CLOSE_S` seconds for pending writes; drop all objects that remain."""
         wait(self._writes, _CLOSE_S)
         self._writers.shutdown(cancel_futures=True)
 
 
 class _Room:
-    """The space for further objects of a step, as far as one process knows.
+    """An estimate of the space for further objects of a step, made by one process.
 
     From time to time, the process counts all objects. Until the next count, it adds only the
     objects that it stores itself. Objects of other processes are missing from this sum, so the
@@ -396,10 +398,11 @@ def _is_object(key: str) -> bool:
 
 
 class PartRemover:
-    """Removes the objects for a task, in a daemon thread, when the task is recorded.
+    """Removes the objects that other tasks stored for a task, as soon as the task is recorded.
 
-    Removal only saves space, so nothing waits for it. If a removal fails, or if too many removals
-    are pending, objects remain until the step is complete.
+    A daemon thread removes the objects. Nothing waits for a removal, because removals only save
+    space. If a removal fails, or if too many removals are pending, objects remain until the step is
+    complete.
 
     Args:
         address: exchange of the step.
@@ -420,7 +423,7 @@ class PartRemover:
                 self._removals.append(self._threads.submit(self._remove, number))
 
     def close(self) -> None:
-        """Wait up to `_CLOSE_S` seconds for pending removals, and cancel the others."""
+        """Wait up to `_CLOSE_S` seconds for pending removals; cancel all removals that remain."""
         wait(self._removals, _CLOSE_S)
         for removal in self._removals:
             removal.cancel()
@@ -473,7 +476,7 @@ def _remove_files(root: Path, consumer: str) -> None:
 
 
 def remove_parts(address: ExchangeAddress) -> None:
-    """Remove all objects of a step, in at most a minute; log why objects may remain."""
+    """Remove all objects of a step, in at most a minute; log the reason if objects may remain."""
     end = monotonic() + _REMOVE_S
     try:
         store = open_store(address.url)

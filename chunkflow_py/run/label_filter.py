@@ -31,16 +31,17 @@ class LabelFilter:
     Attributes:
         source: URL of the volume of labels.
         target: URL of the copy.
-        min_size: smallest number of voxels of an object that is kept; ``None``: any.
-        max_size: largest number of voxels of an object that is kept; ``None``: any.
+        min_size: objects with fewer voxels are removed; ``None`` for no limit.
+        max_size: objects with more voxels are removed; ``None`` for no limit.
         keep_border: whether to keep objects that touch the bounds of the volume.
         mip: level of the source.
-        work: URL of a folder or prefix for intermediate results; ``None``: ``TARGET.filter``.
-        parts: URL of the measures that measure-labels has stored; ``None``: those of `objects`.
-        block_size: block size of the copy, voxels, zyx; ``None``: as in the source.
+        work: URL of a folder or prefix for intermediate results; ``None`` for ``TARGET.filter``.
+        parts: URL of measures that measure-labels has stored; ``None`` to measure the objects
+            first.
+        block_size: block size of the copy, voxels, zyx; ``None`` for the block size of the source.
         encoding: encoding of the blocks of the copy.
         task_size: box size of the tasks, voxels, zyx.
-        overwrite: measure all objects again, and write all of the copy again.
+        overwrite: whether to measure all objects again and to write all of the copy again.
         opening: options with which both volumes are opened.
     """
 
@@ -78,7 +79,7 @@ class LabelFilter:
         )
 
     def choose(self) -> str:
-        """Store the table of removed objects; return how many are kept and removed, and why.
+        """Choose the objects to remove, store the table, and return a sentence with the counts.
 
         Raises:
             VolumeError: the measures of the objects are damaged.

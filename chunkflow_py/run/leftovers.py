@@ -79,7 +79,7 @@ def clear_leftovers(objects: Iterable[Leftover], *, clear: bool) -> int:
         addresses = ", ".join(sorted(shown)) + (", …" if count > len(shown) else "")
         msg = (
             f"{count} {exist} where tasks of this run will write: {addresses}; objects in boxes of "
-            "skipped tasks would remain and look like results of this run: add --clear-output to "
+            "skipped tasks would remain and look like results of this run; add --clear-output to "
             "delete all objects inside the boxes of this run's tasks, or write to another "
             "address"
         )

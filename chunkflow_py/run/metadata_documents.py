@@ -1,4 +1,4 @@
-"""Comparison of the metadata of outputs with recorded copies, and restoration from the copies.
+"""Compare the metadata of outputs with recorded copies, and restore changed metadata.
 
 Other programs may add values to the metadata of an output: for example, a level, or the location
 of meshes in an info file. Metadata is therefore valid if all recorded values are unchanged and only
@@ -30,7 +30,7 @@ def parsed(content: bytes | None) -> Any:
 
 
 def difference(recorded: Any, current: Any, place: str = "", *, is_open: bool = True) -> str | None:
-    """Return the first forbidden difference of two documents as a phrase, ``None`` if none exists.
+    """Return a phrase about the first forbidden change of a document; ``None`` without a change.
 
     Args:
         recorded: value from the recorded document.

@@ -1,7 +1,7 @@
 """Measure all objects of a volume on one machine, and write a table of them.
 
 ```
-PLACE/objects.json   description of the measuring, to detect files of a different one
+PLACE/objects.json   what is measured; a later call with other volumes or tasks is refused
 PLACE/parts/BOX.npz  measures of the objects of one task; existing files are not computed again
 ```
 """
@@ -53,7 +53,7 @@ FORMATS = (".csv", ".parquet")
 
 @dataclass
 class ObjectTable:
-    """The objects of one volume of labels.
+    """Measures all objects of one volume of labels, and makes a table of the measures.
 
     Attributes:
         labels: URL of the volume of labels.
@@ -61,8 +61,9 @@ class ObjectTable:
         image: URL of a volume of intensities with the same voxels, or ``None``.
         channels: channels of the image, in this order; ``None`` for all.
         mip: level of both volumes.
-        task_size: box size of the tasks, voxels, zyx; ``None``: about 64 MiB of whole blocks.
-        overwrite: delete existing measures.
+        task_size: box size of the tasks, voxels, zyx; ``None`` for whole blocks of about 64 MiB in
+            all.
+        overwrite: whether to delete existing measures.
         opening: options with which the volumes are opened.
     """
 
@@ -77,7 +78,7 @@ class ObjectTable:
 
     @cached_property
     def volume(self) -> Volume:
-        """The labels.
+        """The volume of labels.
 
         Raises:
             ChunkError: the voxels are not integers in one channel.
@@ -85,7 +86,7 @@ class ObjectTable:
         volume = open_volume(self.labels, self.mip, opening=self.opening)
         if volume.dtype.kind not in "bui" or (volume.channels or 1) > 1:
             msg = (
-                f"{self.labels} holds {volume.channels or 1} channels of {volume.dtype}, but "
+                f"{self.labels} has {volume.channels or 1} channels of {volume.dtype}, but "
                 "labels are integers in one channel; make labels with threshold, "
                 "connected-components or agglomerate"
             )
@@ -94,10 +95,11 @@ class ObjectTable:
 
     @cached_property
     def image_volume(self) -> Volume | None:
-        """The intensities, if there are any.
+        """The volume of intensities; ``None`` if the objects are measured without intensities.
 
         Raises:
-            OptionError: the image does not have the voxels of the labels.
+            OptionError: bounds, time points or voxel size of the image differ from those of the
+                labels.
             ChunkError: the intensities cannot be summed exactly.
         """
         if self.image is None:
@@ -111,7 +113,7 @@ class ObjectTable:
             if of_image != of_labels:
                 msg = (
                     f"--image {self.image} has {name} {of_image}, but {self.labels} has "
-                    f"{of_labels}; give the image from which the labels were made"
+                    f"{name} {of_labels}; use the image from which the labels were made"
                 )
                 raise OptionError(msg)
         check_intensities(image.dtype)
@@ -123,11 +125,11 @@ class ObjectTable:
         return CountStore(f"{self.place}/parts", KIND)
 
     def begin(self) -> None:
-        """Store a description of the measuring, or check that it equals an existing description.
+        """Store a description of what is measured; compare it with an existing description.
 
         Raises:
-            OptionError: the folder contains measures of other volumes or tasks, or the image does
-                not have the voxels of the labels.
+            OptionError: the folder contains measures of other volumes or tasks. Or bounds, time
+                points or voxel size of the image differ from those of the labels.
         """
         image = self.image_volume
         description = {
@@ -186,16 +188,16 @@ class ObjectTable:
         )
 
     def objects(self, parts: str | None = None) -> dict[int | None, ObjectMeasures]:
-        """Return the measures of all objects, by time index (``None`` without a time axis).
+        """Return the measures of all objects, with the time index as key (``None`` without times).
 
         Args:
-            parts: URL of the measures that measure-labels has stored (default: those of this
+            parts: URL of the measures that measure-labels has stored (default: the measures of this
                 table).
 
         Raises:
-            VolumeError: there are no measures, or they are damaged.
-            OptionError: the measures are those of another volume, or have other channels than the
-                image.
+            VolumeError: there are no measures, or the measures are damaged.
+            OptionError: the measures are of another volume, or their number of channels is not that
+                of the image.
         """
         store = self.parts if parts is None else CountStore(parts, KIND)
         regions = store.regions()
@@ -212,14 +214,14 @@ class ObjectTable:
         return found
 
     def _check_regions(self, regions: list[Region], place: str) -> None:
-        """Refuse measures of other voxels, and warn if measures of voxels are missing."""
+        """Raise an error if a measured box is outside of the labels; warn if boxes are missing."""
         bounds, times = self.volume.bounds, self.volume.times
         for region in regions:
             is_time = region.time is None if times is None else region.time in range(times)
             if not (is_time and bounds.contains(region.bbox)):
                 msg = (
                     f"{place} has measures of {region}, but {self.labels} has bounds {bounds} and "
-                    f"time points {times}; give the measures of this volume"
+                    f"time points {times}; use measures of this volume"
                 )
                 raise OptionError(msg)
         measured = sum(region.bbox.voxels for region in regions)
@@ -237,14 +239,14 @@ class ObjectTable:
         expected = (image.channels or 1) if self.channels is None else len(self.channels)
         if measured != expected:
             msg = (
-                f"{place} has intensities of {measured} channels, but --image {self.image} gives "
+                f"{place} has intensities of {measured} channels, but --image {self.image} has "
                 f"{expected}; measure again with --image-name and the same --channels, or leave "
                 "--image out"
             )
             raise OptionError(msg)
 
     def columns(self, objects: dict[int | None, ObjectMeasures]) -> dict[str, NDArray[Any]]:
-        """Return the columns of the table; see `columns_of`. A time series has a column time."""
+        """Return the columns of the table, as `columns_of` does, and ``time`` for a time series."""
         import numpy as np
 
         image = self.image_volume

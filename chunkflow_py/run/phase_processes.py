@@ -1,13 +1,14 @@
 """Run the tasks of a pipeline in several processes of this machine, without queue and ledger.
 
 ```
-this process                              each process
-make and check the pipeline               make the pipeline again, with the tasks that arrive
-send as many tasks as it can hold   --->  run a task
-tell the listener                   <---  seconds of the operators, outcome
+this process                              each worker process
+make and check the pipeline               make the pipeline again; this process is its source
+send tasks                          --->  run the tasks
+call the listener                   <---  report the outcome and the time of each operator
 ```
 
-The processes are those of a worker. They are killed if this process ends, even by SIGKILL.
+The processes are worker processes (see `chunkflow_py.run.worker.worker_process`), as in a run. They
+are killed if this process ends, even by SIGKILL.
 """
 
 from __future__ import annotations
@@ -53,12 +54,14 @@ def run_in_processes(
     Args:
         make: picklable function that makes the pipeline in a process; its only argument is
             ``ahead``.
-        pipeline: the pipeline that *make* returns, with the listener to tell. It has a source.
+        pipeline: the pipeline that *make* returns. Its source provides the tasks, and its listener
+            is called in this process.
         processes: number of processes.
         ahead: number of tasks to prefetch per stage; ``None`` chooses 1 if memory suffices, else 0.
         threads: number of threads of compute libraries in each process; ``None`` for the number
             that the environment sets.
-        seen: function that is called with the states of the processes, for a progress view.
+        seen: function that is called regularly with the states of the processes, to display
+            progress.
 
     Raises:
         OptionError: the processes are expected to need more memory than is available.
@@ -92,7 +95,7 @@ def run_in_processes(
 
 
 def _fed_pipeline(make: Callable[..., Pipeline], ahead: int, feed: TaskFeed) -> Pipeline:
-    """Make the pipeline of a process, whose tasks arrive from outside."""
+    """Make the pipeline of a worker process, with *feed* instead of the source of the tasks."""
     pipeline = make(ahead=ahead)
     feed.boxes = pipeline.source.hooks.boxes if pipeline.source else None
     pipeline.source = Source("tasks", feed)
@@ -101,10 +104,10 @@ def _fed_pipeline(make: Callable[..., Pipeline], ahead: int, feed: TaskFeed) -> 
 
 
 def _choose_ahead(pipeline: Pipeline, processes: int, ahead: int | None) -> int:
-    """Return the number of tasks to prefetch per stage with which all processes fit into memory.
+    """Return how many tasks each stage can prefetch so that all processes fit into memory.
 
     Raises:
-        OptionError: there is no such number.
+        OptionError: the processes do not fit into memory with any allowed number.
     """
     available = available_host_bytes()
     each = 0
@@ -115,14 +118,14 @@ def _choose_ahead(pipeline: Pipeline, processes: int, ahead: int | None) -> int:
             return chosen
     msg = (
         f"--processes {processes} is expected to take {processes} times {describe_bytes(each)} of "
-        f"memory, but {describe_bytes(available or 0)} are available; give fewer "
+        f"memory, but {describe_bytes(available or 0)} are available; use fewer "
         "processes or a smaller --task-size"
     )
     raise OptionError(msg)
 
 
 class _Pool:
-    """The processes, and the tasks that no process has yet.
+    """The processes, and the tasks that are not yet sent to a process.
 
     Args:
         tasks: the tasks of the pipeline.
@@ -174,7 +177,7 @@ class _Pool:
             self._feed(process)
 
     def _feed(self, process: WorkerProcess) -> None:
-        """Give a process as many tasks as it can hold; if there are none, ask it to end."""
+        """Send a process as many tasks as its pipeline accepts; without tasks, ask it to end."""
         while len(process.jobs) < process.window and not process.is_ending:
             job = next(self._jobs, None)
             if job is None:
@@ -194,8 +197,8 @@ class _Pool:
             during = f" during task {tasks}" if tasks else ""
             msg = (
                 f"process {process.number} of {len(self._processes)} has died{during}: {cause}; "
-                "finished tasks are stored: run the same command again, with fewer --processes if "
-                "memory was short"
+                "the output of finished tasks is stored; run the same command again, with fewer "
+                "--processes if memory was short"
             )
             raise ChunkflowError(msg)
 
@@ -209,7 +212,7 @@ class _Pool:
 
 
 def _ended_task(job: Job | None, ended: TaskEnded) -> Task:
-    """Return a task without items that has ended in another process."""
+    """Return a task with the times and the outcome that a worker process has reported."""
     task = Task(Region.parse(job.box) if job else None, seconds=dict(ended.seconds))
     task.missing_blocks = ended.missing_blocks
     if ended.fault is not None:

@@ -68,13 +68,13 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
 
     Args:
         run: run directory.
-        make_pipeline: function that builds the pipeline of a step as a worker does. It is used to
-            find the boxes that tasks read.
+        make_pipeline: function that takes a `PipelineSource` and a source of tasks, and returns the
+            pipeline of a step. The pipeline shows which boxes the tasks read.
 
     Raises:
-        OptionError: a step that is reused from another run has problems. They can only be repaired
-            in the other run. The tasks of this run that depend on the step are recorded for the
-            next repair.
+        OptionError: a step that is reused from another run has problems. Only a repair of the other
+            run can solve these problems. The tasks of this run that depend on the step are recorded
+            for the next repair of this run.
     """
     run.spec.check_current()
     restored, refusal = list[str](), ""
@@ -263,7 +263,8 @@ def repair_tasks(
     """Resend the tasks whose output is missing or damaged; return the number of tasks sent.
 
     The records of the tasks are removed before their messages are sent. If the repair is
-    interrupted in between, `verify` still reports the tasks. Tasks that have failed are not sent.
+    interrupted before the messages are sent, `verify` still reports the tasks. Tasks that have
+    failed are not sent.
 
     Args:
         ledger: ledger of the step.

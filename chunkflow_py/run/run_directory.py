@@ -12,10 +12,10 @@
 <run>/stages/<step>/stale             tasks that have read output that a repair replaces
 <run>/stages/<step>/order.json        sending order of tasks: `chunkflow_py.run.sending_order`
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
-<run>/budget.json, spending/…         money for the run, and spent: `chunkflow_py.run.spending`
+<run>/budget.json, spending/…         budget, and cost so far: `chunkflow_py.run.spending`
 <run>/workers/<id>/…                  start and end of workers: `chunkflow_py.run.worker_records`
 <run>/exchange.json                   whether and where tasks exchange patches
-<run>/exchange/<step>-<hash>/…        patches that they exchange: `chunkflow_py.run.exchange_store`
+<run>/exchange/<step>-<hash>/…        patches that tasks exchange: `chunkflow_py.run.exchange_store`
 ```
 
 Stored names call steps ``stages``. The store must support put-if-absent, a write that does nothing
@@ -76,7 +76,7 @@ class RunDirectory:
     """The stored state of one run.
 
     Attributes:
-        url: address of the run, without a digest.
+        url: address of the run, without the ``#sha256=`` part.
         digest: SHA-256 that the spec must have, 64 hexadecimal digits; empty if any spec is
             accepted.
         store: store of the run directory.
@@ -150,7 +150,7 @@ class RunDirectory:
 
     @property
     def submission(self) -> SubmissionRecord | None:
-        """Who submitted the run; ``None`` if that was not recorded, or the record is damaged."""
+        """Who submitted the run, and when; ``None`` if the record is missing or damaged."""
         content = self.store.get_range(_SUBMISSION, 0, LONGEST_RECORD + 1)
         try:
             return None if content is None else SubmissionRecord.from_json(content)
@@ -268,7 +268,7 @@ class RunDirectory:
             documents: metadata documents of the outputs, with their SHA-256 as key.
 
         Raises:
-            OptionError: another run exists at this address; the message names the differences.
+            OptionError: another run exists at this address. The message names the differences.
         """
         for name, content in plans.items():
             if content:
@@ -289,7 +289,7 @@ class RunDirectory:
         """Check that the existing run is the same as a new run.
 
         Args:
-            spec: spec of the new run, or of its first steps.
+            spec: spec with all steps of the new run, or with only its first steps.
             steps: number of steps that the new run will have.
 
         Raises:
@@ -375,10 +375,10 @@ class RunDirectory:
 
     @property
     def exchange(self) -> ExchangeSettings | None:
-        """Whether and where tasks exchange patches; ``None`` if this was never set.
+        """Whether and where tasks exchange patches; ``None`` if no settings were stored.
 
-        An unreadable file is not an error, because the exchange only saves time: a warning is
-        logged, and tasks exchange no patches.
+        If the file cannot be read, a warning is logged, and tasks exchange no patches. This case is
+        no error, because the exchange only saves time.
         """
         try:
             content = self.store.get(_EXCHANGE, _LONGEST_EXCHANGE)
@@ -396,7 +396,7 @@ class RunDirectory:
             return ExchangeSettings("off")
 
     def set_exchange(self, settings: ExchangeSettings) -> None:
-        """Store the exchange settings; remove patches from a place that is no longer used."""
+        """Store the exchange settings; remove old patches if the URL changes or the mode is off."""
         old = self.exchange
         self.store.put(_EXCHANGE, settings.to_json())
         if old is not None and (settings.mode == "off" or old.url != settings.url):
@@ -411,7 +411,7 @@ class RunDirectory:
         return ExchangeAddress(self.url, settings, step, stored.hash)
 
     def counts(self, step: str) -> LedgerCounts:
-        """Return the number of tasks of a step in each state, and further totals."""
+        """Return the number of tasks of a step in each state, and the totals of `LedgerCounts`."""
         return self.ledger(step).counts()
 
     def reopen(self, step: str) -> None:

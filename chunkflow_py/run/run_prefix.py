@@ -1,4 +1,4 @@
-"""All runs below one prefix, such as ``s3://bucket/runs/``: a pool of workers takes them in turn.
+"""All runs below one prefix, such as ``s3://bucket/runs/``, which one pool of workers can execute.
 
 ```
 s3://bucket/runs/em.run/spec.json     each folder with a spec is a run
@@ -28,10 +28,9 @@ MOST_RUNS = 1000  # of one prefix; the first ones by name count
 
 
 def is_run_prefix(text: str) -> bool:
-    """Return whether an address names a prefix below which runs are, and not a single run.
+    """Return whether an address is the prefix of several runs, instead of the address of one run.
 
-    The address of a prefix ends with ``/``. The address of a run may end with ``/`` as well, but
-    there is a spec at this address.
+    An address that ends with ``/`` is a prefix, unless there is a spec at the address.
     """
     return text.endswith("/") and "#" not in text and not RunDirectory(text.rstrip("/")).exists()
 
@@ -65,9 +64,10 @@ class RunPrefix:
         return f"{without_secrets(self.url)}/"
 
     def runs(self) -> dict[str, tuple[RunDirectory, Scheduling]]:
-        """Return the runs by name, each with its priority; a run that cannot be read is left out.
+        """Return the readable runs and their priorities, with the name of the run as key.
 
-        A warning names each run that is left out, and says why, once for each reason.
+        A warning names each run that cannot be read, and the reason. The warning is not repeated
+        until the reason changes.
         """
         found: dict[str, tuple[RunDirectory, Scheduling]] = {}
         names = sorted(subfolders_of(self.store))
@@ -103,7 +103,7 @@ class RunPrefix:
         return run if run.exists() else None
 
     def warn(self, about: str, reason: str) -> None:
-        """Log a warning about a run, unless the last warning about it gave the same reason."""
+        """Log a warning about a run, unless the last warning about this run had the same reason."""
         if self._warned.get(about) != reason:
             self._warned[about] = reason
             logger.warning("%s: %s", about, reason)
@@ -113,7 +113,7 @@ def check_has_runs(prefix: RunPrefix) -> None:
     """Check that there is a run below a prefix.
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is no run below the prefix.
     """
     if not prefix.runs():
         msg = (

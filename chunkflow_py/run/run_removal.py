@@ -1,11 +1,13 @@
-"""Remove a run: its queue, exchange, hierarchy and run directory; never its outputs.
+"""Remove a run: its queue, exchange, hierarchy and run directory, but never its outputs.
+
+The hierarchy consists of the intermediate results of segmentation steps, such as graphs and edges.
 
 ```
 mark --> hierarchy, exchange, queue --> everything of the run directory but the spec --> spec, mark
 ```
 
-If a removal is interrupted, the next one completes it. The mark shows that a removal has begun. The
-spec lists what to remove, so it is removed last.
+If a removal is interrupted, the next removal completes it. The mark (a file in the run directory)
+shows that a removal has begun. The spec is removed last, because it lists what to remove.
 """
 
 from __future__ import annotations
@@ -57,15 +59,15 @@ class Part:
 
 @dataclass
 class Removal:
-    """What `remove` will remove.
+    """What `carry_out` will remove.
 
     Args:
         run: the run.
-        expire: whether only the exchange and the hierarchy are removed, and the run stays.
+        expire: whether to remove only the exchange and the hierarchy, and to keep the run.
 
     Attributes:
         parts: objects by kind; kinds without objects are left out.
-        queue: address of the queue; empty if it is kept, or does not exist.
+        queue: address of the queue to remove; empty if the queue is kept or does not exist.
     """
 
     run: RunDirectory
@@ -75,11 +77,6 @@ class Removal:
     _stores: list[tuple[str, Store]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        """List what exists, without removing it.
-
-        Raises:
-            OptionError: there is no run.
-        """
         if not self.run.exists() and self.has_begun:
             return  # only the mark is left
         by_url = {store.url.rstrip("/"): (name, store) for name, store in self._extra_stores()}
@@ -134,7 +131,7 @@ class Removal:
         if users := sorted(self._users()):
             msg = (
                 f"{users[0]} was submitted with --fork, and uses records of {self.run.shown}; "
-                "remove that run first"
+                f"remove {users[0]} first"
             )
             raise OptionError(msg)
         if self.queue:
@@ -143,7 +140,8 @@ class Removal:
             if (counts.waiting or counts.leased) and not unfinished:
                 msg = (
                     f"queue {without_secrets(self.queue)} has {counts.waiting} waiting and "
-                    f"{counts.leased} leased messages, so another run may use it; add --keep-queue"
+                    f"{counts.leased} leased messages, so another run may use the "
+                    "queue; add --keep-queue to keep it"
                 )
                 raise OptionError(msg)
 

@@ -79,7 +79,7 @@ class File:
         sha256: SHA-256 of the content, 64 hexadecimal digits; workers reject any other content.
         role: ``code`` if a worker executes the file, else ``data``.
         origin: address from which `submit` fetched the file, without credentials; empty for a file
-            of the submitter's machine. It is for information only: workers never use it.
+            of the submitter's machine. Workers never use this address; it is for information only.
     """
 
     name: str
@@ -242,7 +242,7 @@ class Spec:
 
     @property
     def hash(self) -> str:
-        """Hash of the last step; it covers all steps, because each hash covers the previous one."""
+        """Hash of the last step, which covers all earlier steps because the hashes are chained."""
         return self.steps[-1].hash
 
     @property

@@ -4,8 +4,8 @@
 <run>/scheduling.json    {"priority": 5, "paused": false}
 ```
 
-The file is not part of the spec, so both can be changed while workers run. A run without the file
-has the priority 0 and is not paused.
+The file is not part of the spec, so both values can be changed while workers run. A run without the
+file has the priority 0 and is not paused.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Scheduling:
     """When workers take tasks of a run.
 
     Attributes:
-        priority: the workers of a pool take tasks of the run with the highest priority first; from
-            -1000 to 1000.
+        priority: number from -1000 to 1000. The workers of a pool take tasks of the run with the
+            highest priority first.
         paused: whether workers take no tasks.
     """
 
@@ -70,7 +70,7 @@ def change_scheduling(store: Store, **changes: Any) -> Scheduling:
 
 
 def check_priority(priority: int) -> None:
-    """Check that a run can have this priority.
+    """Check that the priority of a run is between -1000 and 1000.
 
     Raises:
         OptionError: the priority is out of range.
@@ -93,6 +93,7 @@ def _parsed(content: bytes, url: str) -> Scheduling:
         return Scheduling(priority, paused)
     msg = (
         f"{url}/{_KEY} contains {content[:80]!r}, which is not a priority such as "
-        '{"priority": 0, "paused": false}; set it again with chunkflow priority RUN NUMBER'
+        '{"priority": 0, "paused": false}; set the priority again with '
+        "chunkflow priority RUN NUMBER"
     )
     raise OptionError(msg)

@@ -1,9 +1,9 @@
 """The order in which the tasks of a step are sent to workers.
 
 Neighbouring tasks share patches (`chunkflow_py.inference.patch_exchange`). The order decides only
-how many of these patches are computed before another task needs them. The numbers of the tasks, the
-plan and the hashes of the steps do not depend on the order. A queue may deliver tasks in any order.
-The order is stored in the run directory, because workers send the tasks of later steps:
+how many of these patches have been computed when another task needs them. The numbers of the tasks,
+the plan and the hashes of the steps do not depend on the order. A queue may deliver tasks in any
+order. The order is stored in the run directory, because workers send the tasks of later steps:
 
 ```
 <run>/stages/<step>/order.json     checkerboard order, and for how many workers; absent: plan order
@@ -43,9 +43,10 @@ def set_sending_order(run: RunDirectory, step: StepPipeline, exchange: str, work
     patches are sent in checkerboard order if *workers* is above 1. In raster order, the networks of
     several workers would run up to twice as long.
 
-    A single worker computes each patch once in any order. It receives tasks in raster order,
-    because its cache then contains about two fifths of the blocks that it needs. In checkerboard
-    order, workers do not have this advantage, but reading overlaps with the network.
+    A single worker computes each patch once in any order. A single worker therefore receives tasks
+    in raster order, because its cache then contains about two fifths of the blocks that a task
+    reads. In checkerboard order, the cache contains fewer of these blocks, but a worker reads
+    blocks while the network runs.
 
     Args:
         run: run directory, which contains the spec.
@@ -102,14 +103,14 @@ def _key(step: str) -> str:
 
 
 def _exchanges_patches(step: StepPipeline, exchange: str) -> bool:
-    """Return whether tasks of a step will exchange patches, as far as the geometry shows."""
+    """Return whether tasks of a step share patches that they can exchange."""
     if exchange == "off" or step.device_class == "any":
         return False
     return any(map(_shares_patches, step.operators))
 
 
 def _shares_patches(operator: Operator) -> bool:
-    """Return whether an operator runs a network on patches that its task shares with others.
+    """Return whether an operator runs a network on patches that belong to several tasks.
 
     Tasks that are smaller than a patch along an axis do not exchange patches.
     """

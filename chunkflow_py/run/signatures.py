@@ -6,8 +6,8 @@
 
 Keys are PEM files, as ``openssl genpkey -algorithm ed25519`` and ``openssl pkey -pubout`` write
 them. The signature covers the SHA-256 of every byte of the spec, which contains the checksums of
-all model files and plugins. It does not cover the address of the run: a copy of a signed run at
-another address is as trusted as the original.
+all model files and plugins. The signature does not cover the address of the run, so a copy of a
+signed run at another address is trusted, too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SigningKey:
         try:
             self._key: Any = load_pem_private_key(_content(path), None)
         except (ValueError, TypeError) as error:
-            raise _no_key(path, "private", "or it has a password") from error
+            raise _no_key(path, "private", "the file may have a password") from error
         if not isinstance(self._key, Ed25519PrivateKey):
             raise _no_key(path, "private", "it is a key of another type")
 
@@ -61,13 +61,13 @@ class SigningKey:
 
 
 class TrustedKeys:
-    """The public keys whose runs may run code on this machine.
+    """The public keys of which one must have signed a run before its code may run on this machine.
 
     Args:
         path: PEM file with one or more Ed25519 public keys.
 
     Raises:
-        OptionError: the file contains no such key, or something else.
+        OptionError: the file contains no Ed25519 public key, or contains a key of another type.
     """
 
     def __init__(self, path: str) -> None:
@@ -107,7 +107,7 @@ class TrustedKeys:
         """Check that one of the keys has signed the spec of a run, and pin the run to this spec.
 
         Raises:
-            OptionError: none has.
+            OptionError: none of the keys has signed the spec.
         """
         if not self.has_signed(run):
             msg = (
@@ -119,7 +119,7 @@ class TrustedKeys:
 
 
 def _message(digest: str) -> bytes:
-    """Return the bytes that are signed: no signature for another purpose has this beginning."""
+    # the fixed beginning: a signature made for another purpose is never valid for a spec
     return f"chunkflow_py spec sha256={digest}".encode()
 
 

@@ -6,17 +6,18 @@
 ```
 
 A worker reports its cost, which is its time from start to end (including idle time and failed
-attempts) multiplied by the price of its machine. The figures are in the names of the objects, so
-one listing returns the sum: four requests for 3,600 workers, instead of 3,600.
+attempts) multiplied by the price of its machine. The figures are in the names of the objects. So a
+reader lists the objects instead of reading each of them, for example with 4 instead of 3,600
+requests for 3,600 workers.
 
 A report includes the expected cost until the next report. The sum of all reports is therefore never
 less than what running workers have spent. If a worker is killed, the sum is too large by the cost
-of at most one interval. When the budget is spent, a worker only finishes its tasks, and its reports
-include no expected cost. The last report of a worker that ends is exact.
+of at most one interval. When the budget is spent, a worker only finishes the tasks that it has
+begun, and its reports include no expected cost. The last report of a worker that ends is exact.
 
 An interval is a quarter of the time in which the budget would be reached, and at most two minutes.
-Reports therefore become frequent only shortly before the budget is spent, and each worker notices
-in time that it is spent.
+Reports therefore become frequent only shortly before the budget is spent. So each worker notices
+the end of the budget in time.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def budget_of(store: Store) -> float | None:
     """Return the budget of a run; ``None`` if the run has none.
 
     Raises:
-        OptionError: the stored budget cannot be read, so it could not be kept.
+        OptionError: the stored budget cannot be read. Without an error, workers would exceed an
+            unreadable budget.
     """
     content = store.get(_BUDGET, _LONGEST_BUDGET)
     if content is None:
@@ -125,7 +127,7 @@ class Spending(NamedTuple):
     Attributes:
         cost: cost of the workers, in the currency of ``--cost-per-hour``.
         per_hour: cost per hour of the workers that have not ended.
-        live: number of workers that have not ended, including killed ones.
+        live: number of workers that have not reported their end, including killed workers.
         reports: number of objects that were listed.
     """
 
@@ -136,7 +138,7 @@ class Spending(NamedTuple):
 
 
 def spending_of(store: Store, without: str = "") -> Spending:
-    """Return what the workers of a run have spent.
+    """Return the sum of the last cost reports of all workers of a run.
 
     Args:
         store: store of the run directory.
@@ -160,12 +162,12 @@ def spending_of(store: Store, without: str = "") -> Spending:
 
 
 def money(amount: float) -> str:
-    """Return an amount as text: two decimals, or three digits if it is less than 1."""
+    """Return an amount as text, with two decimals, or with three digits if it is less than 1."""
     return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.3g}"
 
 
 def budget_reached(home: RunDirectory) -> str | None:
-    """Return a sentence that says that the budget of a run is spent; ``None`` if it is not.
+    """Return a sentence for the user if the budget of a run is spent; otherwise ``None``.
 
     Raises:
         OptionError: the stored budget cannot be read.
@@ -176,7 +178,7 @@ def budget_reached(home: RunDirectory) -> str | None:
 
 
 def spending_text(home: RunDirectory) -> str:
-    """Return a phrase about what a run has spent and its budget; empty if it has neither.
+    """Return a phrase about the cost and the budget of a run; empty if both are unknown.
 
     Raises:
         OptionError: the stored budget cannot be read.
@@ -192,7 +194,7 @@ def describe(run: str, budget: float | None, cost: float | None, *, is_over: boo
         run: address of the run.
         budget: budget of the run; ``None`` if it has none.
         cost: cost of all workers; ``None`` if no worker has reported its cost.
-        is_over: whether the run has no tasks left.
+        is_over: whether all tasks of the run have ended.
     """
     if budget is None:
         return "" if cost is None else f"{money(cost)} spent, without a budget"
@@ -221,10 +223,11 @@ class SpendingMeter:
         store: store of the run directory.
         run: address of the run, for messages.
         cost_per_hour: price of this machine.
-        clock: function that returns seconds.
+        clock: function that returns the current time in seconds.
 
     Attributes:
-        reached: sentence that says that the budget is spent; ``None`` while it is not.
+        reached: sentence that says that the budget is spent; ``None`` while the budget is not
+            spent.
     """
 
     def __init__(

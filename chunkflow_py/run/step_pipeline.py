@@ -97,7 +97,8 @@ def worker_pipeline(
 ) -> Pipeline:
     """Return the pipeline that the workers of a run execute.
 
-    In this pipeline, ``--grid auto`` means ``--grid anchored``, and tasks do not exchange patches.
+    In this pipeline, ``--grid auto`` means ``--grid anchored``. Tasks exchange no patches unless
+    the caller sets `make_part_store`.
 
     Args:
         operators: operators that follow the source.
@@ -116,21 +117,21 @@ def worker_pipeline(
 def check_outputs_exist(operators: Sequence[Operator]) -> None:
     """Check that all output volumes exist and are visible from this machine.
 
-    Only the submitter creates outputs. If workers created them, a worker without the shared file
+    Only the submitter creates outputs. If workers created outputs, a worker without the shared file
     system would write to its own disk and record its tasks as done.
 
     Args:
         operators: operators of a checked pipeline.
 
     Raises:
-        OptionError: an output volume is not visible; the message names it.
+        OptionError: an output volume is not visible. The message names the volume.
     """
     for operator in operators:
         if (missing := operator.hooks.missing_output) is not None:
             msg = (
                 f"{operator.name} writes to {missing}, which does not exist on this machine, "
-                "although submit created it: mount the file system of the volume, or write to a "
-                "shared file system or a bucket; if the volume was deleted, submit the same "
+                "although submit created it; mount the file system of the volume, or write to a "
+                "shared file system or a bucket. If the volume was deleted, submit the same "
                 "pipeline again to create it"
             )
             raise OptionError(msg)
@@ -232,7 +233,7 @@ def _backend_replaced(arguments: Sequence[str], backend: str) -> list[str]:
 def check_margins(pipeline: Pipeline) -> None:
     """Check that loaders read all voxels that the network needs around a task.
 
-    If they read fewer voxels, every task of the run would fail.
+    If a loader reads fewer voxels, every task of the run fails.
 
     Args:
         pipeline: checked pipeline; if its source has no boxes, nothing is checked.

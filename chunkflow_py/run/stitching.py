@@ -1,13 +1,13 @@
 """Stitching of the labels of a volume on one machine: link, solve and relabel.
 
 ```
-WORK/stitch.json    description of the stitching, to detect files of a different stitching
+WORK/stitch.json    parameters; a later call with other parameters is refused
 WORK/links/BOX.npz  links of one labelling task; existing files are not computed again
 WORK/table/...      the label table, which is applied when LABELS is copied to OUTPUT
 ```
 
-Linking and relabelling are pipelines over tasks. If they are interrupted and run again, stored
-links and blocks are not written again.
+Linking and relabelling are pipelines over tasks. If one of these pipelines is interrupted and run
+again, stored links and blocks are not written again.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Stitching:
         linker: method that links labels of neighbouring tasks.
         mip: level of the labels.
         work: URL of a folder or prefix for links and table; ``None`` for ``OUTPUT.stitch``.
-        overwrite: delete existing links, and write all of the output again.
+        overwrite: whether to delete existing links and to write all of the output again.
         block_size: block size of a new output, voxels, zyx; ``None`` for the block size of the
             labels.
         encoding: encoding of the blocks of a new output.
@@ -94,7 +94,7 @@ class Stitching:
         return open_volume(self.labels, self.mip, opening=self.opening)
 
     def begin(self) -> None:
-        """Store a description of the stitching, or check that it equals an existing description.
+        """Store the parameters of the stitching, or compare them with parameters stored earlier.
 
         Raises:
             OptionError: the folder contains links of a stitching with other parameters.
@@ -142,10 +142,10 @@ class Stitching:
             except AlignmentError as error:
                 msg = (
                     f"{self.labels} was labelled more than once, by tasks of different sizes "
-                    f"({error}): write the labels to a new volume; or, if the tasks that ran last "
-                    f"covered the whole volume, remove the folder {FOLDER!r} beside the blocks of "
-                    "the level, and give stitch-labels --chunk-size Z Y X with the size of those "
-                    "tasks"
+                    f"({error}); write the labels to a new volume. If the last labelling covered "
+                    f"the whole volume, you can instead remove the folder {FOLDER!r} beside the "
+                    "blocks of the level, and run stitch-labels with --chunk-size Z Y X, the task "
+                    "size of the last labelling"
                 )
                 raise ChunkError(msg) from error
         if self.chunk_size is not None:
@@ -157,9 +157,9 @@ class Stitching:
             return tasks
         if not recorded:
             msg = (
-                f"{self.labels} has no record of the tasks that labelled it, because another "
-                "program or an older version of chunkflow_py wrote it; add --chunk-size Z Y X with "
-                "the box size of these tasks in voxels"
+                f"{self.labels} has no record of the tasks that made the labels, because another "
+                "program or an older version of chunkflow_py wrote the volume; add --chunk-size "
+                "Z Y X with the box size of these tasks in voxels"
             )
             raise OptionError(msg)
         points = (None,) if volume.times is None else range(volume.times)
@@ -193,7 +193,7 @@ class Stitching:
         return Pipeline(operators, Source("tasks", source), **running)
 
     def solve(self) -> dict[str, str]:
-        """Compute and store the label table; return its checksum for each time index.
+        """Compute and store the label table; return a checksum of the table for each time index.
 
         Raises:
             VolumeError: links of a task are missing or damaged.
@@ -225,12 +225,12 @@ class Stitching:
 
 @dataclass
 class Relabelling(Conversion):
-    """Copies labels, replaces each with its id in the label table, and counts the objects.
+    """Copies a volume, replaces each label by its id in the label table, and counts the objects.
 
     Attributes:
         table_place: URL of the label table.
         table: checksums of the label table, with the time index as key.
-        objects: counts the objects of the tasks that this process runs.
+        objects: counter of the objects in those tasks that this process runs.
     """
 
     table_place: str = ""

@@ -23,10 +23,10 @@ _CLOSE_S = 5.0
 
 @dataclass
 class StopWatch:
-    """The result of the latest check.
+    """The result of the latest check whether a worker must stop working on a run.
 
     Attributes:
-        reason: why the worker must take no more tasks; ``None`` while it may.
+        reason: why the worker must take no more tasks; ``None`` while the worker may take tasks.
     """
 
     reason: str | None = None
@@ -39,7 +39,8 @@ def watching(look: Callable[[], str | None], interval_s: float = INTERVAL_S) -> 
     If a call in the thread fails, the error is logged, and the latest result stays valid.
 
     Args:
-        look: function that returns the reason, or ``None``; it may read from a store.
+        look: function that returns the reason why the worker must take no more tasks, or ``None``.
+            The function may read from a store.
         interval_s: longest time between two calls, in seconds.
 
     Raises:

@@ -26,7 +26,7 @@ _LATEST = 1e13  # largest valid time, in seconds since 1970
 
 @dataclass(frozen=True)
 class SubmissionRecord:
-    """The submission of a run; a text is empty if the fact is unknown.
+    """The submission of a run; an attribute that is unknown is an empty text.
 
     Attributes:
         user: name of the user.
@@ -62,10 +62,10 @@ class SubmissionRecord:
 
     @classmethod
     def from_json(cls, content: bytes) -> SubmissionRecord:
-        """Parse a record; names that this version does not know are ignored.
+        """Parse a record; fields that this version does not know are ignored.
 
         Raises:
-            ValueError: *content* is not such a record.
+            ValueError: *content* is not a submission record.
         """
         return cls(**known_fields(content, cls))
 
@@ -79,7 +79,7 @@ def user_name() -> str:
 
 
 def show_safely(record: DataclassInstance) -> None:
-    """Make all texts of a record single lines that are safe to show: others may have written it."""
+    """Replace all texts of an untrusted record with single lines that are safe to print."""
     for each in fields(record):
         value = getattr(record, each.name)
         if isinstance(value, str):
@@ -87,7 +87,7 @@ def show_safely(record: DataclassInstance) -> None:
 
 
 def known_fields(content: bytes, record: type[DataclassInstance]) -> dict[str, Any]:
-    """Return the values of a JSON object whose names are fields of *record*.
+    """Return those fields of a JSON object that *record* also has, with the name as key.
 
     Raises:
         ValueError: *content* is not a JSON object, or a value has the wrong type.

@@ -114,23 +114,24 @@ def submit(
         run: run directory.
         pipelines: pipelines of the steps, in order.
         queue_url: URL of the queue; empty for a run on Dask, which has no queue.
-        create_queue: create the queue if it does not exist.
-        shared_queue: accept a queue that already has tasks of another run.
+        create_queue: whether to create the queue if it does not exist.
+        shared_queue: whether to accept a queue that already has tasks of another run.
         fork: run from which the first steps are reused if they are complete and have the same
             hashes as the steps of the new run; ``None`` reuses no step.
-        rehearse: load the networks, to choose their backends and to estimate memory.
+        rehearse: whether to load the networks, to choose their backends and to estimate memory.
         exchange: whether and where tasks exchange the patches that they share. ``on`` uses the run
             directory. ``auto`` uses the run directory as long as the exchange saves time. ``off``
             disables the exchange. A URL is the address of another folder or bucket.
             ``None`` keeps the setting of an existing run, and means ``auto`` for a new run.
-        exchange_limit: largest size of the exchange of a step in bytes; ``None`` for half of the
-            free space on a disk, and no limit in a bucket.
-        clear_output: delete objects of other runs from the boxes of this run's tasks; if this run
-            already exists, nothing is deleted.
+        exchange_limit: limit of the size of the exchange of a step, in bytes. ``None`` means half
+            of the free space on a disk, and no limit in a bucket.
+        clear_output: whether to delete objects of other runs from the boxes of this run's tasks. If
+            this run already exists, nothing is deleted.
         workers: number of worker processes that are expected to work at the same time; the order
             in which tasks are sent depends on this number.
-        budget: cost of all workers together at which they take no more tasks, in the currency of
-            their prices; ``None`` keeps the budget of an existing run.
+        budget: limit of the cost of all workers together, in the currency of their prices. Workers
+            take no more tasks when the limit is reached. ``None`` keeps the budget of an existing
+            run.
         priority: priority of the run in a pool of workers; ``None`` keeps the priority of an
             existing run.
         sign_key: path of the private key with which to sign the spec; ``None`` for no signature.
@@ -213,7 +214,7 @@ def submit(
                 msg = (
                     f"cannot sign {run.shown}: its spec has the SHA-256 {run.spec.digest}, but "
                     f"this pipeline gives {spec.digest}, for example because another version of "
-                    "chunkflow_py submitted it; choose another --run"
+                    "chunkflow_py submitted the run; choose another --run"
                 )
                 raise OptionError(msg)
             key.sign(run.store, spec.digest)
@@ -263,7 +264,7 @@ def _check_names(pipelines: Sequence[StepPipeline]) -> None:
     seen: set[str] = set()
     for pipeline in pipelines:
         if pipeline.name in seen:
-            msg = f"two steps are called {pipeline.name}; give one of them another --stage"
+            msg = f"two steps are called {pipeline.name}; change the --stage of one step"
             raise OptionError(msg)
         seen.add(pipeline.name)
 
@@ -299,10 +300,11 @@ def _log_incomplete(
 def check_queue_unused(queue: Queue, run: RunDirectory) -> None:
     """Check that the queue of a new run is empty.
 
-    Workers of two runs that share a queue keep returning each other's tasks.
+    If two runs share a queue, each worker also receives tasks of the other run and must return them
+    to the queue, which delays both runs.
 
     Raises:
-        OptionError: the queue contains tasks. The message shows one of them.
+        OptionError: the queue contains tasks. The message shows one of these tasks.
     """
     count = sum(_task_counts(queue))
     # If the run exists, the tasks may be its own.
@@ -439,7 +441,10 @@ def default_queue(run: str) -> str:
     """
     scheme, separator, path = run.partition("://")
     if separator and scheme != "file":
-        msg = f"run {run} is not in a local folder, so it needs a queue; add --queue sqs://NAME"
+        msg = (
+            f"run {run} is not in a local folder, so its queue cannot be a file in the folder; add "
+            "--queue sqs://NAME"
+        )
         raise OptionError(msg)
     return f"sqlite://{absolute(path if separator else run)}/queue.sqlite"
 
@@ -488,11 +493,12 @@ def canonical_address(place: str) -> str:
 
 
 def _canonical_value(value: Any, places: Sequence[str]) -> Any:
-    """Return the value of an option; make it canonical if it is the beginning of an address.
+    """Return the value of an option, with a relative path of an input or output made absolute.
 
     Args:
         value: value of the option.
-        places: canonical addresses that the operator uses.
+        places: canonical addresses that the operator reads and writes. A value counts as a path
+            only if one of these addresses begins with the value.
     """
     if not isinstance(value, str) or not value.strip("/"):
         return value

@@ -1,4 +1,4 @@
-"""Boxes of tasks as they reach an operator, and lookup of the task that writes a voxel.
+"""Boxes of tasks at an operator, and lookup of the task that writes a voxel.
 
 ```
 plan      |----|----|----|        boxes of the tasks, in voxels of the pipeline's input
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskBoxes:
-    """The boxes of all tasks of a plan, as they reach one operator.
+    """For each task of a plan, the box that the task has when it arrives at one operator.
 
     Attributes:
         plan: plan of the tasks.
-        boxes: boxes of the tasks as they reach the operator, in the order of the plan.
+        boxes: boxes of the tasks at the operator, in the order of the plan. Earlier operators may
+            have moved the corners of a box or reordered its axes.
         axes: for each axis of the boxes at the operator, the index of this axis in the plan.
         scale: voxels of *boxes* per voxel of the operator's input, zyx.
     """
@@ -48,7 +49,7 @@ class TaskBoxes:
     def along(
         cls, plan: Plan, operators: Sequence[Operator], outlines: dict[str, Outline]
     ) -> Iterator[tuple[Operator, TaskBoxes]]:
-        """Yield each operator of a checked pipeline with the task boxes that reach it."""
+        """Yield each operator of a pipeline, with the boxes of the tasks at this operator."""
         boxes, axes = plan.boxes, Zyx(0, 1, 2)
         for operator in operators:
             scale = outlines[operator.name].scale
@@ -57,7 +58,7 @@ class TaskBoxes:
 
     @classmethod
     def of_output(cls, plan: Plan, output: StepOutput) -> TaskBoxes:
-        """Return the boxes of the tasks of *plan* as they reach an output of the step."""
+        """Return, for each task of *plan*, the box that the task has at an output of the step."""
         boxes, axes = plan.boxes, Zyx(0, 1, 2)
         for kind, *numbers in output.moves:
             if kind == "turn":
@@ -83,7 +84,7 @@ class TaskBoxes:
         return None
 
     def has(self, region: Region) -> bool:
-        """Return whether any task has the region *region* when the task reaches the operator."""
+        """Return whether any task has exactly the region *region* at the operator."""
         number = self.number(self.scale.coarser(region.bbox).start, region.time)
         if number is None:
             return False
@@ -91,7 +92,7 @@ class TaskBoxes:
         return self.moved(task.bbox) == region.bbox and task.time == region.time
 
     def moved(self, box: BoundingBox) -> BoundingBox:
-        """Return the box at the operator that corresponds to *box* in the plan."""
+        """Return the box that a task has at the operator, given its box in the plan."""
         if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
             grid = self.plan.boxes
             return self.boxes.box(((box.start - grid.start) // grid.stride).turned(self.axes))
@@ -102,7 +103,7 @@ class TaskBoxes:
         return dict(zip(self.plan.boxes, self.boxes, strict=True))
 
     def _planned(self, point: Zyx) -> Iterator[BoundingBox]:
-        """Yield the planned boxes whose counterparts in `boxes` contain the voxel *point*."""
+        """Yield the box in the plan of each task whose box at the operator contains *point*."""
         if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
             cell = self.boxes.cell_of(point)
             if cell is not None:
@@ -116,7 +117,6 @@ class TaskBoxes:
 
     @cached_property
     def _cells(self) -> tuple[Zyx, dict[tuple[int, ...], list[tuple[BoundingBox, BoundingBox]]]]:
-        """Spatial index: the cell size, and for each cell the (planned box, box) pairs in it."""
         pairs = dict.fromkeys(zip(self.plan.boxes, self.boxes, strict=True))
         pairs = {pair: None for pair in pairs if not pair[1].is_empty}
         sizes = [box.size for _, box in pairs] or [Zyx(1, 1, 1)]

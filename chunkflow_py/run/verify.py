@@ -64,7 +64,7 @@ class Damage:
         number: number of the task; ``None`` if the problem concerns the whole step.
         box: box of the task, as text; empty if the problem concerns the whole step.
         kind: kind of the problem.
-        reason: the values that disagree, as text.
+        reason: what is wrong, with the values that disagree, as text.
         url: address of the object; ``None`` if the problem does not concern a single object.
     """
 
@@ -179,7 +179,7 @@ class _Checks:
             yield record, *self._checked(record)
 
     def attempts(self, record: Record) -> Iterator[Attempt]:
-        """Yield each other attempt on the task of *record* if it wrote only to the outputs."""
+        """Yield the other attempts on the task of *record* that wrote only to the outputs."""
         for attempt in self._ledger.attempts(record.number):
             written = attempt.record.written if attempt.record else ()
             is_inside = self._coverage is None or all(
@@ -251,7 +251,7 @@ def _object_problems(
 
 
 def _mismatch(recorded: Stored, found: Stored) -> tuple[DamageKind, str] | None:
-    """Return the kind of problem and the values that disagree; ``None`` if they all agree."""
+    """Return the kind of problem and the two values that disagree; ``None`` without a problem."""
     if recorded.size is None:
         if found.size is None:
             return None

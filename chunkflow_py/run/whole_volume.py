@@ -80,13 +80,16 @@ class Conversion:
         block_size: block size of the target, voxels, zyx.
         shard_size: shard size of the target, voxels, zyx.
         encoding: encoding of the blocks of the target.
-        factor: downsampling factor between levels of the target, zyx; if the source has no levels,
-            the default follows from the voxel size (`isotropic_factors`).
-        max_mip: coarsest level of the target; levels above 0 are created empty, and filled by the
-            pipelines of `downsampling`. ``None``: as many levels as the target has, if it exists,
-            else as many as the source has, else until the coarsest fits on a screen; none in HDF5.
+        factor: downsampling factor between levels of the target, zyx. With ``None``, the factors
+            are those of the source; if the source has only one level, `isotropic_factors` derives
+            them from the voxel size.
+        max_mip: coarsest level of the target. Levels above 0 are created empty, and the pipelines
+            of `downsampling` fill them. With ``None``, an existing target keeps its levels. A new
+            target has as many levels as the source. If the source has only one level, the target
+            has as many levels as are needed until the coarsest level fits on a screen. An HDF5 file
+            has only level 0.
         task_size: extent of a task, voxels, zyx.
-        overwrite: also write boxes that are already stored in the target.
+        overwrite: whether to write also boxes that are already stored in the target.
         reading: options with which the source is opened.
         writing: options with which the target is opened.
         levels: number of levels above level 0 that the target has; set by `pipeline`.
@@ -111,7 +114,7 @@ class Conversion:
     levels: int = field(default=0, init=False)
 
     def spec(self, source: Volume) -> VolumeSpec:
-        """Return the spec with which the target is created if there is none yet."""
+        """Return the spec with which `pipeline` creates the target if the target does not exist."""
         check_channels(self.channels, source.channels, source.url)
         channels = source.channels
         if channels is not None and self.channels is not None:
@@ -152,7 +155,7 @@ class Conversion:
         """Create the target if it does not exist, and return the pipeline that fills it.
 
         Args:
-            dry_run: only read: do not create the target, and write nothing.
+            dry_run: whether to read only: the target is not created, and nothing is written.
             running: further arguments of `Pipeline`.
 
         Raises:
@@ -185,9 +188,11 @@ class Conversion:
         return Pipeline(operators, Source("tasks", tasks), dry_run=dry_run, **running)
 
     def fit_display(self) -> None:
-        """Give the target colours of the source, and contrast windows that fit its voxels.
+        """Store colours and contrast windows for viewers in the metadata of the target.
 
-        Only OME-Zarr stores them. Call this when all levels are written.
+        The colours are those of the source, and the contrast windows fit the intensities of the
+        target. Only OME-Zarr stores this information; for other formats, the method does nothing.
+        Call the method when all levels are written.
 
         Raises:
             VolumeError: the target cannot be read, or its metadata cannot be written.
@@ -223,7 +228,7 @@ class Conversion:
         return CopyRecord(Location.parse(self.target), dataset, self.writing.access)
 
     def end(self, written: int, stored: int, total: int) -> None:
-        """Record that the copy is complete, if it is, and log the numbers of tasks.
+        """Log the numbers of tasks; if all boxes are stored, record that the copy is complete.
 
         Args:
             written: number of tasks that this run of the pipeline wrote.
@@ -292,10 +297,11 @@ def downsampling(
         url: address of the volume, in which level *mip* and the next finer level must exist.
         mip: level to fill.
         mode: downsampling mode; see `chunkflow_py.volume.downsample.downsample`.
-        sparse: for labels, write 0 only where all finer voxels are 0.
+        sparse: for labels, whether a voxel becomes 0 only if all its voxels at the finer level are
+            0.
         size: extent of a task, voxels of level *mip*, zyx; a multiple of the write unit of the
             level.
-        resume: skip tasks whose boxes are already stored.
+        resume: whether to skip tasks whose boxes are already stored.
         opening: options with which the volume is opened.
         running: further arguments of `Pipeline`.
 
@@ -358,13 +364,14 @@ def run_all(pipeline: Pipeline) -> Iterator[Task]:
 def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
     """Return a task size that is a multiple of write units and, if possible, of input blocks.
 
-    A task on an image file covers whole pages, even if they take more than *most_bytes*, unless
-    they take more than 256 MiB.
+    If the input is an image file, a task covers whole pages of the file, even if the pages are
+    larger than *most_bytes*. Pages are divided only if a task would otherwise exceed 256 MiB.
 
     Args:
         unit: write unit of the output volume, voxels, zyx.
         like: input volume; only its bounds, block size and bytes per voxel are used.
-        most_bytes: largest task in bytes; a single write unit may be larger.
+        most_bytes: limit of the size of a task in bytes; a task of a single write unit may be
+            larger.
     """
     voxel_bytes, sections = _voxel_bytes(like), getattr(like, "is_sections", False)
     size = unit
@@ -384,7 +391,7 @@ def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
 
 
 def _block_size(source: Volume) -> Zyx:
-    """Return the usual block size of a copy of *source*, voxels, zyx."""
+    """Return the default block size of a copy of *source*, voxels, zyx."""
     block = source.block_size
     if getattr(source, "is_sections", False):
         # As many sections as fit into a task, and about as many voxels as in a usual block.

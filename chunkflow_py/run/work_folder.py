@@ -24,19 +24,19 @@ def begin_in(
     overwrite: bool,
     access: Access,
 ) -> None:
-    """Store the description of a command in its folder, or check that it equals the stored one.
+    """Store the parameters of a command in its folder, or compare them with the stored ones.
 
     Args:
         place: URL of the folder or prefix.
-        description: everything that determines the intermediate results, as JSON.
-        record: key of the description below *place*.
+        description: all parameters that determine the intermediate results, as a JSON object.
+        record: key below *place* under which the parameters are stored.
         results: folder of the intermediate results below *place*.
-        what: name of the intermediate results, plural, for messages.
+        what: plural noun for the results in messages, such as ``links``.
         overwrite: whether to delete existing results first.
         access: credentials and options of the store.
 
     Raises:
-        OptionError: the folder contains results of a command with another description.
+        OptionError: the folder contains results of a command with other parameters.
     """
     content = json.dumps(description, indent=2).encode() + b"\n"
     store, kept = open_store(place, access), open_store(f"{place}/{results}", access)
@@ -46,8 +46,8 @@ def begin_in(
         store.put(record, content, content_type="application/json")
     elif not store.put_if_absent(record, content) and store.get(record) != content:
         msg = (
-            f"{place} contains {what} that were made in another way, see {place}/{record}; now "
-            f"they would be made with {json.dumps(description)}: choose another --work-path, or "
-            f"add --overwrite to make the {what} again"
+            f"{place} contains {what} of a command with other parameters (see {place}/{record}); "
+            f"the parameters of this command are {json.dumps(description)}; choose another "
+            f"--work-path, or add --overwrite to make the {what} again"
         )
         raise OptionError(msg)

@@ -6,12 +6,13 @@
 ```
 
 The name of every attempt begins with the id of its worker, so a record of a task leads to the
-record of the worker that made the attempt, even if two workers have the same name. A worker without
-a second object still works, or was lost. The cause is part of the key, so that listing the keys is
-enough to count the workers.
+record of the worker that made the attempt, even if two workers have the same name. If the second
+object is missing, the worker is still working or was lost. The cause is part of the key, so that
+listing the keys is enough to count the workers.
 
-The records are for people: no worker needs them, and a worker that cannot store them continues.
-Like the ledger, they can be written by every worker, so a malicious worker can forge them.
+No task depends on these records: they only tell people what happened. A worker that cannot store
+its records continues. Every worker can write the records and the ledger, so a malicious worker can
+forge both.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _READERS = 16  # records that are read at the same time
 
 @dataclass(frozen=True)
 class WorkerStart:
-    """The beginning of a worker; a text is empty if the fact is unknown.
+    """The record of the start of a worker; an attribute that is unknown is an empty text.
 
     Attributes:
         id: unique id of the worker, 12 hexadecimal digits.
@@ -95,7 +96,7 @@ class WorkerStart:
 
     @classmethod
     def here(cls, worker: str) -> WorkerStart:
-        """Return the beginning of a worker in this process, with a new id."""
+        """Return the record of a worker that starts in this process, with a new id."""
         return cls(
             secrets.token_hex(6),
             worker,
@@ -116,10 +117,10 @@ class WorkerStart:
 
     @classmethod
     def from_json(cls, content: bytes) -> WorkerStart:
-        """Parse a record; names that this version does not know are ignored.
+        """Parse a record; fields that this version does not know are ignored.
 
         Raises:
-            ValueError: *content* is not such a record.
+            ValueError: *content* is not the record of the start of a worker.
         """
         known = known_fields(content, cls)
         if not {"id", "worker"} <= known.keys():
@@ -145,10 +146,10 @@ class WorkerRegistration:
 
     Args:
         store: store of the run directory.
-        start: beginning of the worker.
+        start: record of the start of the worker.
 
     Attributes:
-        start: beginning of the worker, as far as it is known by now.
+        start: record of the start of the worker, with all values that are known by now.
     """
 
     def __init__(self, store: Store, start: WorkerStart) -> None:
@@ -162,7 +163,7 @@ class WorkerRegistration:
         self._threads: list[threading.Thread] = []
 
     def attempts(self) -> str:
-        """Return a prefix for names of attempts of this worker; no two calls return the same."""
+        """Return a prefix for names of attempts of this worker; each call returns a new prefix."""
         return f"{self.start.id}-{next(self._attempts)}"
 
     def begin(self) -> None:
@@ -170,10 +171,10 @@ class WorkerRegistration:
         self._put_start()
 
     def learned(self, **facts: str) -> None:
-        """Add facts that were not known at the start; what the environment says is kept.
+        """Add values that were unknown at the start; values that are already known do not change.
 
         Args:
-            facts: attributes of `WorkerStart`.
+            facts: values of attributes of `WorkerStart`, with the name of the attribute as key.
         """
         with self._changing:
             new = {k: v for k, v in facts.items() if v and not getattr(self.start, k)}
@@ -235,11 +236,11 @@ class WorkerRegistration:
 
 
 class WorkerFate(NamedTuple):
-    """What became of the worker that made an attempt.
+    """The name of the worker that made an attempt, and why this worker has ended.
 
     Attributes:
         worker: name of the worker; ``unknown`` if it has stored no record.
-        cause: cause of its end; ``worker-lost`` if it is unknown.
+        cause: why the worker has ended; ``worker-lost`` if the cause is unknown.
     """
 
     worker: str
@@ -290,7 +291,7 @@ class WorkerRecords:
         return WorkerCounts(len(started), dict(ranked))
 
     def start_of(self, attempt: str) -> WorkerStart | None:
-        """Return the beginning of the worker that made an attempt; ``None`` if it is unknown."""
+        """Return the start record of the worker that made an attempt; ``None`` if it is unknown."""
         worker = worker_id(attempt)
         if worker not in self._starts:
             self._starts[worker] = self._read(worker)
@@ -303,9 +304,10 @@ class WorkerRecords:
             self._starts |= zip(missing, pool.map(self._read, missing), strict=True)
 
     def fate_of(self, attempt: str) -> WorkerFate:
-        """Return what became of the worker that made an attempt that has no outcome.
+        """Return the name of the worker that made an attempt, and why this worker has ended.
 
-        If the records cannot be read, the fate is unknown: no task waits for them.
+        If the records cannot be read, the fate counts as unknown, so that no task waits for the
+        store.
         """
         start, worker = None, worker_id(attempt)
         try:

@@ -10,8 +10,8 @@ the running tasks are lost, and a repeated call of `run_on_dask` runs the missin
 calls on one run at the same time are harmless.
 
 If a worker dies, Dask blames all tasks that the worker had. After a few such deaths, Dask gives up
-on a task (``KilledWorker``). The task is then retried while no other task runs. Only a failure of
-this attempt counts as a permanent failure of the task.
+on a task (``KilledWorker``). The task is then retried while no other task runs. If a worker dies
+again, this death counts as a permanent failure of the task.
 """
 
 from __future__ import annotations
@@ -89,10 +89,12 @@ def run_on_dask(
     Args:
         home: the run directory.
         address: address of the scheduler, ``tcp://HOST:PORT``.
-        make_pipeline: picklable function that makes the pipeline of a step from its source.
-        working: options of a worker. The limits of failures, tasks and time, the permission to run
-            code, and the number of threads apply to the cluster. The worker name is recorded for
-            tasks whose Dask worker has died.
+        make_pipeline: picklable function that takes the `PipelineSource` of a step and a source of
+            tasks, and returns the pipeline of the step.
+        working: options of the subcommand that runs the tasks. On Dask, only some of them apply:
+            the limits of failures, tasks and time, the permission to run code, the number of
+            threads, and the worker name. The worker name is recorded for tasks whose Dask worker
+            has died.
 
     Raises:
         OptionError: the command line is wrong, a worker would compute different bytes than the
@@ -164,7 +166,7 @@ def _check(working: WorkOptions) -> None:
     """Check that all options that are set apply to a Dask cluster.
 
     Raises:
-        OptionError: some options do not apply. The message names them.
+        OptionError: some options do not apply. The message names these options.
     """
     settings, limits = working.settings, working.settings.limits
     given = {
@@ -197,7 +199,7 @@ def _connect(address: str) -> Any:
 
 
 def _leave(client: Any, run: str) -> None:
-    """Ask all workers that answer to release the pipelines of a run, and close the client."""
+    """Ask all reachable workers to release the pipelines of a run, and close the client."""
     with suppress(OSError, ValueError, TimeoutError):  # workers that have left hold no resources
         if client.status == "running":
             client.run(release, run, on_error="ignore")
@@ -205,7 +207,7 @@ def _leave(client: Any, run: str) -> None:
 
 
 def check_cluster(client: Any, address: str) -> None:
-    """Compare the versions of the scheduler and the workers with those of this process.
+    """Check that the scheduler and the workers have the same package versions as this process.
 
     A worker that joins the cluster later compares its versions itself, before its first task.
 
@@ -222,8 +224,8 @@ def check_cluster(client: Any, address: str) -> None:
             ours, theirs = (_version(package, packages) for packages in (here, there))
             if theirs is None:
                 msg = (
-                    f"the package {package} is not installed for {process} of {address}; install "
-                    f"{package} {ours}, the version on this machine"
+                    f"{process} of {address} does not have the package {package}; install version "
+                    f"{ours}, the version on this machine"
                 )
                 raise OptionError(msg)
             if ours != theirs and package == PACKAGE:
@@ -307,7 +309,7 @@ class Dispatcher:
         home: the run directory.
         order: description of the step, which is sent to the workers.
         working: options with the limits of failures and tasks.
-        stop: condition on which to stop.
+        stop: condition that is checked regularly; the dispatcher stops when the condition is met.
 
     Raises:
         OptionError: the command line is wrong, a worker would compute different bytes than the
@@ -494,7 +496,7 @@ class Dispatcher:
                 self._retry(sent.number, self._order.limits.delay_s)
 
     def _decide(self, sent: _SentTask, task: TaskNotEnded) -> None:
-        """Apply the failure policy to a task for whose failure the machine may be to blame."""
+        """Count or retry a failure that the machine may have caused, as the failure policy says."""
         decision = self._policy.decide(sent.number, task.fault, task.worker, is_alone=task.is_alone)
         match decision.action:
             case "count":

@@ -67,8 +67,9 @@ class WorkOrder:
     Attributes:
         run: address of the run, with the SHA-256 that its spec must have.
         stage: name of the step.
-        make_pipeline: picklable function that makes the pipeline of the step from its source.
-        limits: number of failures that end a task.
+        make_pipeline: picklable function that takes the `PipelineSource` of the step and a source
+            of tasks, and returns the pipeline of the step.
+        limits: number of failures after which a task is given up.
         task_limit: limit of the run time of a task.
         allow_code: whether the pipeline may run code that is not part of this package.
         threads: number of threads of compute libraries; ``None`` for the number that the
@@ -102,7 +103,7 @@ class TaskNotEnded(NamedTuple):
         fault: the failure.
         worker: name of the worker process.
         delay_s: seconds before a retry.
-        is_alone: whether the task was the only task in the process.
+        is_alone: whether no other task was in the process at the time of the failure.
     """
 
     state: Literal["failed", "dead", "shortage", "pipeline-broken", "refused", "worker-ends"]
@@ -115,8 +116,9 @@ class TaskNotEnded(NamedTuple):
 class NotEndedError(Exception):
     """A task has not ended, or was given up.
 
-    This is an exception instead of a result because Dask stores exceptions in its scheduler, but
-    results in workers, which may die.
+    A `TaskNotEnded` is sent to the client in this exception, not as a result. Dask stores a result
+    in the worker, which may die before the client has fetched the result, but stores an exception
+    in the scheduler.
     """
 
     def __init__(self, task: TaskNotEnded) -> None:
@@ -216,7 +218,7 @@ def versions_here() -> tuple[tuple[str, str], ...]:
 
 
 def check_here(wanted: Iterable[tuple[str, str]]) -> None:
-    """Compare the versions of this process with those of the client.
+    """Check that this process has the same package versions as the client.
 
     Raises:
         OptionError: a version differs. The message contains both versions.
@@ -323,7 +325,7 @@ class _SharedPipeline(Listener):
         plan, ledger: plan and ledger of the step.
         spec: hash of the step.
         profile: compute profile (backend, device, threads and precision) as one line.
-        records_attempts: whether the ledger must record each attempt before it writes output.
+        records_attempts: whether the ledger must record each attempt before the attempt begins.
         has_ended: whether the pipeline no longer accepts tasks.
         registration: records of this process as a worker of the step.
 
@@ -389,7 +391,6 @@ class _SharedPipeline(Listener):
                 self._tasks.pop(slot, None)
 
     def _give_up(self, task: _RunningTask, taken_s: float, bound: Bound) -> Fault:
-        """Return the fault of a task that exceeds its time limit; schedule the process's exit."""
         frame = sys._current_frames().get(task.thread)
         where = f" in operator {task.operator}" if task.operator else ""
         reason = f"cut off after {taken_s:.0f} s{where}: {bound.why}"

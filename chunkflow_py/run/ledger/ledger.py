@@ -28,20 +28,21 @@ The possible races, and why no record is lost or counted twice:
 * *Two attempts record at the same time*: one put-if-absent succeeds. The attempt whose put failed
   reads the entry. If the entry names this attempt, the put was repeated after a lost reply, and the
   attempt has won; otherwise, it has lost.
-* *A zombie (an attempt whose lease has expired) records after the segment has the task and the
-  journal entry is deleted*: its put succeeds. So every put is followed by a read of the segment's
-  header. If the segment has the task from another attempt, the zombie has lost. Its stray entry is
-  ignored, because the segment takes precedence, and the next compaction deletes the entry. If the
-  segment does not have the task, the entry is the first, and no compaction deletes the entry before
-  the segment has the task.
+* *A zombie (an attempt whose lease has expired) puts its record when the task is already in the
+  segment and its journal entry is deleted*: the put of the zombie succeeds. So every put is
+  followed by a read of the segment's header. If the segment has the task from another attempt, the
+  zombie has lost. Its stray entry is ignored, because the segment takes precedence, and the next
+  compaction deletes the entry. If the segment does not have the task, the entry is the first, and
+  no compaction deletes the entry before the segment has the task.
 * *Two compactions of a segment run at the same time*: their updates follow each other. The second
   update finds that the segment already has the tasks.
 * *A compaction dies between update and deletion*: the segment takes precedence, and the next
   compaction deletes the entry.
 * *A reader runs while a compaction moves a record, or a zombie puts a record*: the reader reads the
   journal entry first and the segment second. The segment takes precedence. If the segment does not
-  have the task, no entry of the task had been deleted. So an entry that was read is the first one,
-  and if no entry was read, the task had no entry.
+  have the task, no compaction had deleted an entry of the task when the reader read the journal. So
+  an entry that was read is the first entry of the task. If no entry was read, the task had no
+  entry.
 * *A compaction is suspended and continues much later*, after the task was reopened and has ended
   again: keys contain the *generation* of the task, the number of times that it was reopened. So a
   compaction deletes only entries of its own generation. A record that was put for an earlier
@@ -51,8 +52,8 @@ The possible races, and why no record is lost or counted twice:
 * *The reply to an update is lost*: the store recognizes its own write, and adding an entry twice
   has no effect.
 
-Compactions run in their own thread, and recording never waits for a lock that they hold. A
-compaction that hangs does not prevent other processes from recording.
+Compactions run in their own thread, and recording never waits for a compaction. A compaction that
+hangs does not prevent other processes from recording.
 
 **A task whose record cannot be read counts as not ended.** A journal entry or segment that was
 truncated, emptied or changed is named in a warning and in `unreadable`. The name and the header of
@@ -252,7 +253,7 @@ class Ledger:
                     yield failure
 
     def attempts(self, number: int) -> list[Attempt]:
-        """Return the known attempts on a task; an attempt that has ended includes its record.
+        """Return the known attempts on a task, each with its record if the attempt has ended.
 
         An attempt is known if `begin` or `finish` was called for it, or if the ledger stores the
         record of this attempt as the outcome of the task.
@@ -277,7 +278,7 @@ class Ledger:
         return list(attempts.values())
 
     def unreadable(self) -> dict[str, str]:
-        """Return the problem of each object that could not be read, with its address as key."""
+        """Return the problem of each unreadable object, with the address of the object as key."""
         segments, journal = self._segments.damaged.items(), self._journal.unreadable.items()
         reasons = {self._segments.address(segment): reason for segment, reason in segments}
         return reasons | {self._journal.address(key): reason for key, reason in journal}
@@ -303,7 +304,7 @@ class Ledger:
             the task was recorded first.
 
         Raises:
-            GeometryError: the step has no task with the number in one of the records.
+            GeometryError: a record has a task number that does not exist in the step.
         """
         texts = [record.to_json() for record in records]
         waiting = [(self._checked(record.number), i) for i, record in enumerate(records)]
@@ -338,7 +339,8 @@ class Ledger:
     def withdraw(self, number: int, attempt: str) -> None:
         """Undo `begin` for an attempt that has neither failed nor ended its task.
 
-        No compaction moves the beginning of such an attempt, so it cannot come back.
+        The entry that `begin` stored is deleted from the journal. No segment contains a copy,
+        because a compaction does not copy the beginning of such an attempt.
         """
         keys = self._journal.listed(self.segment_of(number), number)
         self._journal.delete([k for k in keys if k.kind == "begun" and k.attempt == attempt])
@@ -389,15 +391,6 @@ class Ledger:
     def _judged(
         self, keys: dict[int, JournalKey], firsts: list[bool], records: Sequence[Record]
     ) -> dict[int, bool]:
-        """Return for each record whether it has become the record of its task.
-
-        The result has the index of the record as key. It lacks the records that must be put again.
-
-        Args:
-            keys: key under which each record was put, with the index in *records* as dict key.
-            firsts: for each of the keys, whether this put was the first put of the key.
-            records: the records.
-        """
         won: dict[int, bool] = {}
         in_segment: dict[int, list[int]] = defaultdict(list)
         others = [key for key, is_first in zip(keys.values(), firsts, strict=True) if not is_first]

@@ -6,9 +6,12 @@ loose/<shard>/<segment>.<number>.<generation>.<kind>.<attempt>  failure, begin o
 ```
 
 Each entry is one object in a folder with the stored name ``loose``. The key of a record does not
-contain the attempt, so put-if-absent can store only one record of the task. The shard is
-``segment % 16``. It spreads concurrent writes over several folders and key prefixes, because clouds
-limit the rate of requests for each prefix.
+contain the attempt, so put-if-absent can store only one record of the task. In a folder, several
+records are written at once: one file with the lines of several tasks gets a hard link for each of
+these tasks. Readers of a key therefore use only the line of the key's task.
+
+The shard, ``segment % 16``, spreads concurrent writes over several folders and key prefixes,
+because clouds limit the rate of requests for each prefix.
 
 An object that cannot be read counts as absent, and one warning names the object. Objects that are
 not journal entries of this ledger, such as files of editors and file servers, are ignored.
@@ -105,7 +108,7 @@ class Journal:
         )
 
     def by_segment(self) -> dict[int, list[JournalKey]]:
-        """Return the keys of all entries, grouped by segment of the ledger."""
+        """Return the keys of all entries, as lists with the number of the segment as key."""
         paths = self._paths_by_segment().items()
         return {segment: list(self._parsed_keys(some)) for segment, some in paths}
 
@@ -116,8 +119,8 @@ class Journal:
 
         Args:
             most_segments: maximum number of segments to return.
-            most_left: stop when the remaining segments together have at most this number of
-                entries.
+            most_left: return only as many segments as needed to leave at most this number of
+                entries in the segments that are not returned.
         """
         by_segment = self._paths_by_segment()
         sizes = {
@@ -162,11 +165,11 @@ class Journal:
             self._store.update(self._path(key), replaced)
 
     def put(self, key: JournalKey, text: str) -> None:
-        """Store an entry whose key contains the attempt, so that no other entry has this key."""
+        """Store an entry about an attempt; the attempt in *key* makes the key unique."""
         self._store.put(self._path(key), sealed(text).encode())
 
     def put_records(self, texts: Sequence[tuple[JournalKey, str]]) -> list[bool]:
-        """Store records of different tasks; return for each record whether it was the first."""
+        """Store records of different tasks; return for each whether its task had no record yet."""
         if removed("put-if-absent"):
             map_concurrently(lambda item: self.put(*item), texts, self._store.connections)
             return [True] * len(texts)

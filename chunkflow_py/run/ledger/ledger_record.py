@@ -80,16 +80,17 @@ class Record:
         attempt: unique name of the attempt that ended the task.
         worker: name of the worker that made the attempt.
         profile: compute profile (backend, device, threads and precision) as one line; empty if the
-            output does not depend on it.
+            output does not depend on the profile.
         seconds: run time of each operator in seconds, with the name of the operator as key.
         written: objects that the task has stored, or omitted because they were empty.
         reason: why the task was skipped or given up; ``None`` if it is done.
         finished: time at which the task ended, in seconds since 1970 by the worker's clock; used
             only for display and rates.
         missing_blocks: number of input blocks that were not stored and were read as the fill value.
-        patches: counts, named as in `PATCH_COUNTS`, since the last record of the same worker
-            process; empty if the tasks of the run exchange no patches. Sums over all records are
-            exact, except for the last counts of processes that died.
+        patches: counts of patches, with a name from `PATCH_COUNTS` as key. The counts cover the
+            time since the previous record of the same worker process. If the process dies, the
+            counts since its last record are lost. The dictionary is empty if the tasks of the run
+            exchange no patches.
     """
 
     number: int
@@ -165,8 +166,9 @@ class FailedAttempt:
         traceback: traceback of the exception, or the last output of the process that died.
         when: time of the failure, in seconds since 1970 by the worker's clock; used only for
             display.
-        seconds: run time of all operators in seconds; ``None`` if it is unknown.
-        cause: cause of the failure; ``None`` in records of versions that did not record it.
+        seconds: run time of all operators in seconds; ``None`` if the time is unknown.
+        cause: cause of the failure; ``None`` if the version that wrote the record did not store
+            causes.
     """
 
     number: int
@@ -224,7 +226,8 @@ class Attempt:
         attempt: unique name of the attempt.
         profile: compute profile (backend, device, threads and precision), on which the bytes that
             the attempt writes depend.
-        record: outcome and output of the attempt; ``None`` if it has not ended or its worker died.
+        record: outcome and output of the attempt; ``None`` if the attempt has not ended, or if its
+            worker has died.
     """
 
     number: int
@@ -307,11 +310,12 @@ class Totals:
     Attributes:
         done, skipped, dead: number of tasks in each state.
         failures: number of failed attempts.
-        failed_s: run time of the failed attempts in seconds, as far as it is known.
-        causes: number of failed attempts by cause, as far as the cause was recorded.
+        failed_s: run time of the failed attempts in seconds; an unknown run time counts as 0.
+        causes: number of failed attempts with the cause as key; attempts whose cause was not
+            recorded are missing.
         stored_bytes: size of all objects that the tasks have stored, in bytes.
         missing_blocks: number of blocks that the tasks have read as the fill value.
-        patches: sums of the counts about patches; see `Record`.
+        patches: sums of the counts of patches; see `Record`.
         seconds: run time of each operator in seconds, with the name of the operator as key.
         first, last: time at which the first and the last task ended, in seconds since 1970 by the
             clocks of the workers; ``None`` if no task has ended.
@@ -473,7 +477,7 @@ class reading:  # noqa: N801  (a context manager, faster than a generator)
     """Raise a `DamagedRecordError` if a damaged line cannot be parsed in the ``with`` block.
 
     Args:
-        text: the line that is parsed, for the message.
+        text: the line that is parsed; the message of the error quotes it.
     """
 
     __slots__ = ("_text",)

@@ -1,7 +1,7 @@
 """The segments of a ledger, and the compaction that moves journal entries into them.
 
-A segment holds all entries about a range of consecutive tasks. It is one object in the folder
-``pages/``, the stored name of segments:
+A segment contains all entries about a range of consecutive tasks. Each segment is one object in the
+folder with the stored name ``pages``:
 
 ```
 {"format":2,"size":2048,"states":…,"generations":…,"sums":…,"body":[length, CRC-32]} TAB CRC-32
@@ -11,20 +11,20 @@ gzip( record 0 {"number":9,…} TAB CRC-32                  next entries added
       permanent 0 {"number":2,…} TAB CRC-32 )
 ```
 
-The header is a checkpoint: it holds the state of each task and the sums over all tasks, and can be
-read with one ranged request. New entries are compressed and appended; the existing body is neither
-decompressed nor parsed. The command ``tail -n +2 SEGMENT | zcat`` prints the entries of a segment.
+The header contains the state of each task and the sums over all tasks. One ranged request reads the
+header. New entries are compressed and appended. The existing body is neither decompressed nor
+parsed. The command ``tail -n +2 SEGMENT | zcat`` prints the entries of a segment.
 
 The *generation* of a task is the number of times that the task was reopened. Entries of an earlier
-generation are void.
+generation are *void*: all methods ignore them.
 
-**Damage.** The header holds the length and the checksum of the body, and every line has its own
+**Damage.** The header contains the length and the checksum of the body, and every line has its own
 seal. A segment that was truncated or changed is rebuilt only from the lines that can still be read.
 A task whose line is lost has no record, even if the header lists the task as ended.
 
 **Compaction.** About one in `COMPACT_EVERY` calls that write an entry compacts the segment with the
-most journal entries. So the journal stays small for any number of tasks, without a process that
-coordinates the compactions.
+most journal entries. So the journal stays small for any number of tasks, and no process has to
+coordinate the compactions.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ class SegmentStore:
 
     Attributes:
         damaged: problem of each damaged segment, with the number of the segment as key.
-        hints: last known headers of segments with reopened tasks. The headers may be outdated:
-            a writer uses the generations in a header, and checks after the write whether these
-            generations were current.
+        hints: last known headers of segments with reopened tasks. The headers may be outdated.
+            Therefore, a writer takes the generation of a task from these headers, and checks after
+            the write whether this generation was current.
         at_once: maximum number of whole segments to process at the same time.
     """
 
@@ -181,7 +181,7 @@ class SegmentStore:
 
 
 class SegmentHeaders:
-    """Headers of some segments at the time of reading; other segments count as empty.
+    """Headers of some segments at the time of reading; segments without a header count as empty.
 
     Args:
         size: number of tasks of a segment.
@@ -215,7 +215,7 @@ class SegmentHeader:
 
     Attributes:
         states: two bits per task, starting with the lowest bits of the first byte: 0 if the task
-            has not ended, else 1 + the position of its state in `STATES`.
+            has not ended, else 1 + the position of the task's state in `STATES`.
         generations: generation of each reopened task, with the position of the task in the segment
             as key.
         sums: sums over the tasks of the segment.
@@ -303,14 +303,15 @@ class SegmentHeader:
         """Check that a segment of *size* tasks can have this header.
 
         Raises:
-            ValueError: the number of states is wrong, or a position is outside of the segment.
+            ValueError: the number of states is wrong, or the position of a reopened task is outside
+                of the segment.
             TypeError: a sum is not a number.
         """
         are_inside = all(0 <= position < size for position in self.generations)
         if len(self.states) != -(-size // 4) or not are_inside:
             msg = (
-                f"the header has {4 * len(self.states)} states for {size} tasks, or lists a task "
-                "of another segment"
+                f"the header has {4 * len(self.states)} states but the segment has {size} tasks, "
+                "or the header lists a task of another segment"
             )
             raise ValueError(msg)
         Sums().add(self.sums)  # raises unless all are numbers
@@ -459,9 +460,10 @@ class Segment:
                     yield entry.content
 
     def added(self, entries: Iterable[LedgerEntry]) -> Segment:
-        """Return this segment with *entries* added, except void and repeated entries.
+        """Return this segment with *entries* added, except entries of earlier generations.
 
-        If a task has several records, the first is kept. An attempt has at most one failure.
+        If a task has several records, only the first is kept. Of several failures of one attempt,
+        only the first is kept.
         """
         states, sums = bytearray(self.header.states), self.header.sums.copy()
         failed: set[str] | None = None
@@ -491,7 +493,7 @@ class Segment:
         return replace(self, header=header, body=self.body + packed)
 
     def without(self, numbers: Collection[int]) -> Segment:
-        """Return a segment without the entries of tasks *numbers*; increase their generations."""
+        """Return a segment without the entries of tasks *numbers*; add 1 to their generations."""
         generations = dict(self.header.generations)
         for number in numbers:
             position = number - self.first

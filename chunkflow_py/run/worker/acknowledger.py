@@ -61,7 +61,7 @@ class BatchThread(ABC):
             )
 
     def close(self) -> None:
-        """Let the thread end after the items that have arrived; return without waiting."""
+        """Let the thread end after it has processed all items; return without waiting."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

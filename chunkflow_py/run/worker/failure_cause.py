@@ -1,6 +1,6 @@
 """Causes: why an attempt failed, and why a worker stopped.
 
-This module makes all these decisions, each from evidence of another kind:
+This module contains all functions that determine a cause, one for each kind of evidence:
 
 | evidence                            | function          | causes                                |
 |-------------------------------------|-------------------|---------------------------------------|
@@ -11,8 +11,8 @@ This module makes all these decisions, each from evidence of another kind:
 | a signal that asks a worker to stop | `cause_of_signal` | evicted, killed                       |
 
 Three causes need no decision: ``hang`` (a time limit was exceeded), ``preempted`` (the cloud has
-announced it) and ``worker-lost`` (nothing is known). `chunkflow_py.run.ledger.ledger_record` lists
-all causes.
+announced the preemption) and ``worker-lost`` (nothing is known).
+`chunkflow_py.run.ledger.ledger_record` lists all causes.
 """
 
 from __future__ import annotations
@@ -104,13 +104,12 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def cause_of_exit(exit_code: int, *, is_memory_kill: bool) -> FailureCause:
-    """Return why a worker process has ended although nobody asked it to.
+    """Return why a worker process has ended although nobody asked it to end.
 
     Args:
         exit_code: exit code of the process; if a signal has ended it, minus the number of the
             signal.
-        is_memory_kill: whether the kernel has killed a process for lack of memory meanwhile; see
-            `memory_kills`.
+        is_memory_kill: whether the count of `memory_kills` has increased while the process ran.
     """
     number = -exit_code
     if number == signal.SIGKILL:
@@ -123,7 +122,8 @@ def cause_of_exit(exit_code: int, *, is_memory_kill: bool) -> FailureCause:
 def cause_of_signal(number: int, environment: Mapping[str, str] = os.environ) -> FailureCause:
     """Return why a worker was asked to stop by a signal.
 
-    A signal of a scheduler in one of its jobs is an eviction; any other signal comes from a person.
+    In a job of a scheduler, such as Slurm or Kubernetes, the signals that schedulers send before
+    they end a job mean an eviction. Any other signal comes from a person.
     """
     is_job = any(environment.get(name) for name in _SCHEDULERS)
     return "evicted" if number in _EVICTIONS and is_job else "killed"
@@ -133,10 +133,11 @@ def cause_of_signal(number: int, environment: Mapping[str, str] = os.environ) ->
 
 
 def memory_kills() -> int | None:
-    """Return the number of processes that the kernel has killed for lack of memory, if known.
+    """Return the number of processes that the kernel has killed for lack of memory so far.
 
-    The count is that of the control group of this process, so other containers do not change it.
-    Without control groups, it is the count of the whole machine.
+    Only processes in the control group of this process count, so other containers do not matter.
+    Without control groups, all processes of the machine count. ``None`` means that the number is
+    unknown.
     """
     for path in _memory_kill_files():
         with suppress(OSError, ValueError, IndexError):
@@ -147,7 +148,7 @@ def memory_kills() -> int | None:
 
 
 def _memory_kill_files() -> list[Path]:
-    """Return the files with the counts of processes killed for lack of memory, the best first."""
+    """Return the files that may contain the count of `memory_kills`, the most specific first."""
     files = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

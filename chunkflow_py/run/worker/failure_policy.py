@@ -66,8 +66,8 @@ class Fault:
         kind: ``permanent``, ``transient`` or ``resource``; see the table of this module.
         reason: the cause, in one sentence.
         traceback: traceback of the exception, or the output of the process if it crashed.
-        shortage: the missing resource if the kind is ``resource``, else ``None``; ``device``: one
-            that computes right values.
+        shortage: the missing resource if the kind is ``resource``, else ``None``. The value
+            ``device`` means that the GPU of this machine is faulty.
         breaks_process: whether the next task in the same process would also fail.
         cause: cause of the failure, for records.
     """
@@ -134,15 +134,15 @@ def skip_reason(skip: Skip) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:
-    """The number of failures of each kind that ends a task, and the delay between attempts.
+    """The number of failures of each kind after which a task is given up, and retry delays.
 
     Attributes:
         permanent: number of failures caused by the task itself.
         transient: number of failures caused by the network or a service.
         delay_s: seconds before the second attempt; the delay doubles with each further attempt.
-        worker_lost: number of attempts during which the whole worker disappeared. The number is
-            high, because workers are also preempted, or killed for other reasons. But it is finite,
-            because the task may have killed its workers.
+        worker_lost: number of attempts during which the whole worker disappeared. The default is
+            high, because many workers disappear for reasons that the task has not caused, such as a
+            preemption. But the default is finite, because a task may kill its workers.
     """
 
     permanent: int = 3
@@ -226,7 +226,7 @@ class FailurePolicy:
     worker with too little memory would use up the attempts of all tasks.
 
     Args:
-        disk_wait_s: first pause in seconds after the disk was full.
+        disk_wait_s: length of the first pause after the disk was full, in seconds.
         retry_s: delay in seconds before the retry of a task whose failure is not counted.
 
     Attributes:
@@ -297,7 +297,11 @@ class FailurePolicy:
         return "nobody" if last is None else "worker"
 
     def _blame_access(self, task: int) -> Literal["task", "nobody", "worker"]:
-        """Blame the worker after two refusals in a row; blame a task after its second refusal."""
+        """Return whether to blame the task, the worker, or nobody yet for a refused access.
+
+        If the previous task of this worker was refused access, too, blame the worker. If this task
+        was refused access before, blame the task.
+        """
         was_refused, self._was_refused = self._was_refused, True
         if was_refused:
             return "worker"
@@ -311,7 +315,7 @@ class BackOff:
     """The pause of a worker after a full disk or a network failure.
 
     Args:
-        disk_wait_s: first pause in seconds after the disk was full.
+        disk_wait_s: length of the first pause after the disk was full, in seconds.
 
     Attributes:
         until: time at which the worker may receive tasks again, in seconds of the monotonic clock.

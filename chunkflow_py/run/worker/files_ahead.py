@@ -5,9 +5,10 @@ worker  | tasks of run A ........................ | B: its files are here alread
 thread  |      | next run? B --> files into cache |
 ```
 
-One run and one step of it are fetched ahead, one file after the other, with at most `_MOST_BYTES`.
-The thread starts to fetch `_DELAY_S` after the worker has taken a run, so that it does not slow
-down the start of this run.
+Only the files of the current step of the next run are fetched, one file after the other, and only
+if the files of the step have at most `_MOST_BYTES` in all. The thread starts to fetch `_DELAY_S`
+seconds after the worker has begun a run, so that the downloads do not slow down the start of this
+run.
 """
 
 from __future__ import annotations
@@ -44,14 +45,16 @@ class FilesAhead:
     def fetching(
         self, run: RunDirectory, interval_s: float, find_next: Callable[[], RunDirectory | None]
     ) -> Iterator[None]:
-        """Fetch in a thread until the ``with`` block ends, in which the worker works on *run*.
+        """Fetch files of the next run in a thread while the ``with`` block works on *run*.
 
-        Files of *run* that are being fetched are waited for first, so that they are fetched once.
+        If the thread of an earlier ``with`` block is still fetching files of *run*, wait for this
+        thread first, so that no file is fetched twice.
 
         Args:
-            run: run that the worker takes now.
+            run: run that the worker begins now.
             interval_s: time between two searches for the next run.
-            find_next: function that returns the run that the worker would take next, or ``None``.
+            find_next: function that returns the run on which the worker would work next, or
+                ``None``.
         """
         if self._now == run.url:
             self._idle.wait()

@@ -7,7 +7,7 @@ no outcome    -> remove the mark of a suspected poison task -> release
 ```
 
 Outcomes that arrive during a write to the ledger are written together in the next write, which
-waits only once for the disk. Their messages share one request to the queue.
+waits only once for the disk. The messages of these tasks share one request to the queue.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OutcomeRecorder(BatchThread):
     Args:
         ledger: ledger of the step.
         acknowledger: acknowledges, releases or buries the messages of recorded tasks.
-        limits: number of failures that end a task.
+        limits: number of failures after which a task is given up.
         spec: hash of the step, for the records of tasks that are given up.
         guard: detector of poison tasks.
         post: function that is called in the thread with the name and the content of an event:

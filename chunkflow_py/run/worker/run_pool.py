@@ -1,19 +1,19 @@
 """A worker of a pool: works on the runs below one prefix, by strict priority.
 
 ```
-every look:  list the runs --> the highest priority first, then by name --> has it a waiting task?
+every look:  list the runs --> the highest priority first, then by name --> does it have a task?
                                                                                  |
              work on it until it has no waiting task, is paused, or <------------'
              a run of higher priority has a waiting task
 ```
 
 To choose a run, a worker lists the names of the runs (one request), and reads the priority of each
-run (one request each). It then reads the state of one run after the other, and that of its queue,
+run (one request each). The worker then reads the state and the queue of one run after the other,
 until a run has a waiting task. The more runs there are, the less often a worker chooses again, so
-that it makes about one request every `_REQUEST_S` seconds.
+that on average one request is sent every `_REQUEST_S` seconds.
 
-If this worker must not or cannot work on a run, it logs a warning, leaves the run out, and tries it
-again later.
+If this worker must not or cannot work on a run, the worker logs a warning, skips the run, and tries
+the run again later.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class _Known:
 
     Attributes:
         again_at: time at which the worker may try the run again, in seconds of the monotonic clock.
-        ended: exit code of the run if no task was left; ``None`` if tasks were left.
-        refused: why the worker does not work on the run; empty if it does.
+        ended: exit code of the run if all its tasks have ended; otherwise ``None``.
+        refused: why the worker refuses to work on the run; empty if the worker accepts the run.
     """
 
     again_at: float = 0.0
@@ -80,10 +80,10 @@ class RunPool:
     Args:
         prefix: the prefix.
         keys: keys whose runs may run code; ``None`` if runs may not run code.
-        interval_s: longest time between two choices of a run, if there are few runs.
+        interval_s: time between two choices of a run, in seconds; longer if there are many runs.
 
     Attributes:
-        ahead: files of the next run, which are fetched while a worker works on another one.
+        ahead: fetches the files of the next run while the worker works on another run.
     """
 
     prefix: RunPrefix
@@ -95,7 +95,7 @@ class RunPool:
     _runs: dict[str, tuple[RunDirectory, Scheduling]] = field(default_factory=dict, init=False)
 
     def look(self, above: int | None = None) -> str | None:
-        """Return the name of the run that has tasks for this worker, or ``None``.
+        """Return the name of the run on which this worker must work next; ``None`` without tasks.
 
         Args:
             above: consider only runs whose priority is higher than this.
@@ -107,7 +107,7 @@ class RunPool:
     def after(self, name: str) -> RunDirectory | None:
         """Return the run that this worker would take if the run *name* had no tasks.
 
-        The result is that of the last look; only the state of the run itself is read again.
+        The list of runs and their priorities are not read again, but are those of the last `look`.
         """
         with self._lock:
             other = self._choose(without=name)
@@ -163,7 +163,7 @@ class RunPool:
         known.again_at = time.monotonic() + wait_s
 
     def failed(self, name: str, error: ChunkflowError) -> None:
-        """Leave a run out after an error; after a temporary error, only until the next choice."""
+        """Skip a run for some time after an error; after a temporary error, only for `wait_s`."""
         self.refuse(name, named(error))
         if isinstance(error, TransientError):
             self._known[name].again_at = time.monotonic() + self.wait_s
@@ -175,7 +175,7 @@ class RunPool:
         self._known[name].again_at = time.monotonic() + REFUSED_S
 
     def result(self) -> tuple[int, str] | None:
-        """Return exit code and message if no run has tasks left, otherwise ``None``."""
+        """Return exit code and message if no run has tasks for this worker, otherwise ``None``."""
         open_runs = [name for name in self._runs if self._known[name].ended is None]
         left_out = [
             name for name in open_runs if self._known[name].refused or self._runs[name][1].paused
@@ -202,15 +202,16 @@ class RunPool:
         if self.keys is not None and not self.keys.has_signed(run):
             self.refuse(
                 name,
-                "none of the keys of --trust-key has signed its spec; submit it with --sign-key",
+                "none of the keys of --trust-key has signed its spec; submit the run with "
+                "--sign-key",
             )
             return False
         code = sorted({each for step in spec.steps for each in step.code})
         if code and self.keys is None:
             self.refuse(
                 name,
-                f"it runs {', '.join(code)}, but a pool runs code only of signed runs; submit it "
-                "with --sign-key, and start workers with --trust-key",
+                f"it runs {', '.join(code)}, but a pool runs code only of signed runs; submit the "
+                "run with --sign-key, and start workers with --trust-key",
             )
             return False
         self._known[name].refused = ""
@@ -237,8 +238,9 @@ def work_on_pool(
 
     Args:
         pool: the runs.
-        working: settings and limits of the worker, which hold for all runs together.
-        make_pipeline: picklable function that makes the pipeline of a step from its source.
+        working: settings and limits of the worker; the limits apply to all runs together.
+        make_pipeline: picklable function that takes the `PipelineSource` of a step and a source of
+            tasks, and returns the pipeline of the step.
         listener: callbacks that report progress.
 
     Raises:

@@ -159,7 +159,7 @@ class WorkerListener:
     def attempt_ended(
         self, ended: Record | FailedAttempt, operators: Sequence[OperatorTime]
     ) -> None:
-        """Called when an attempt is in the ledger, with the times of its operators if known."""
+        """Called when an attempt is recorded, with the times of its operators if they are known."""
 
     def changed(self, message: str) -> None:
         """Called when the worker pauses, waits, stops or loses a lease; *message* says why."""
@@ -188,9 +188,11 @@ class Supervisor:
         on_recorded: function that is called with the number of each task that this worker has
             recorded.
         stop_reason: function that returns why the worker must take no more tasks of the run, such
-            as a spent budget; ``None`` while it may take tasks. It must return at once.
-        registration: records of this worker, which tell why it stops.
-        fate_of: function that returns what became of the worker that made an attempt.
+            as a spent budget, or ``None`` while the worker may take tasks. The function must return
+            at once.
+        registration: stores the records of this worker, including the reason why the worker stops.
+        fate_of: function that takes the name of an attempt, and returns why the worker that made
+            the attempt has ended.
     """
 
     def __init__(
@@ -482,12 +484,12 @@ class Supervisor:
     # --- stopping --------------------------------------------------------------------------------
 
     def _stop(self, reason: str, why: WorkerEnd = "limit", grace_s: float | None = None) -> None:
-        """Receive no more tasks, release tasks that have not begun, and let the others finish.
+        """Receive no more tasks, release tasks that have not begun, and let begun tasks finish.
 
         Args:
             reason: why the worker stops; the first reason counts.
             why: the kind of the reason, for the record of the worker.
-            grace_s: seconds in which the others may finish (default: the setting).
+            grace_s: seconds in which begun tasks may finish (default: `WorkerSettings.grace_s`).
         """
         grace_s = self._settings.grace_s if grace_s is None else grace_s
         until = time.monotonic() + grace_s
@@ -886,8 +888,9 @@ class CompletionWatch:
 
     Only the ledger shows whether the step is complete: even if the queue is empty, a task that
     another worker has leased may return to the queue. A check first counts the messages in the
-    queue, because that is cheap. It reads the ledger only if no task waits, or if waiting tasks are
-    not delivered to this worker, for example because they belong to another run.
+    queue, because this count is cheap. The check reads the ledger only if no task waits, or if
+    waiting tasks are not delivered to this worker, for example because the tasks belong to another
+    run.
 
     Args:
         queue: queue of the tasks.
@@ -929,7 +932,7 @@ class CompletionWatch:
         self._quiet_since = None
 
     def idle(self, now: float) -> float:
-        """Record that the worker has no tasks; return for how many seconds it has had none."""
+        """Record that the worker has no tasks; return the seconds since it became idle."""
         if self._idle_since is None:
             self._idle_since = now
             self._check_at = now + FIRST_CHECK_S

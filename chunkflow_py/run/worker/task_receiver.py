@@ -13,7 +13,7 @@ delivered more than `RECEIVES` times is *suspected*: it runs alone, and a mark i
 that the attempt has begun. A worker that releases the task removes the mark. The next worker that
 receives the message counts each remaining mark without an outcome as a failure of the kind
 ``worker-lost``. Deliveries are not counted as failures, because workers are also preempted and
-drained. Only many lost workers end a task.
+drained. A task is given up only after many workers were lost.
 """
 
 from __future__ import annotations
@@ -81,13 +81,14 @@ class Job:
     Attributes:
         number: number of the task in its plan.
         box: box of the task, as a string.
-        leases: leases of the messages of the task; several if it was delivered several times.
+        leases: leases of the messages of the task; several if the task was delivered several times.
         attempt: unique name of this attempt.
         is_suspected: whether the task may be a poison task; see the top of this module.
         is_cancelled: whether the worker process was asked to stop the task, because the lease is
             lost or about to expire.
         is_given_up: whether to ignore all further reports about the task.
-        operators: what the operators did in the attempt, as far as its process has reported it.
+        operators: times of the operators in this attempt, as far as the worker process has reported
+            them.
     """
 
     number: int
@@ -145,8 +146,8 @@ class TaskReceiver:
         guard: detector of poison tasks; with ``None``, no task is ever suspected.
 
     Attributes:
-        profile: compute profile of this worker if attempts must be recorded before they begin,
-            else ``None``.
+        profile: compute profile of this worker if the ledger must record each attempt before the
+            attempt begins, else ``None``.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class TaskReceiver:
             self._unseen -= number
 
     def close(self) -> None:
-        """Stop receiving messages, and release those that a pending request still returns."""
+        """Stop receiving; release the messages that a pending request still returns."""
         self._closed.set()
         with self._changed:
             self._wanted = 0
@@ -354,10 +355,11 @@ class PoisonTaskGuard:
 
     Args:
         ledger: ledger of the step, which stores the marks of attempts.
-        limits: number of failures that end a task.
+        limits: number of failures after which a task is given up.
         spec: hash of the step, for the records of tasks that are given up.
         keeps_attempts: whether the ledger must keep the marks of all attempts.
-        fate_of: function that returns what became of the worker that made an attempt.
+        fate_of: function that takes the name of an attempt, and returns why the worker that made
+            the attempt has ended.
     """
 
     def __init__(

@@ -161,8 +161,8 @@ class WorkOptions:
         threads: number of compute threads of each process; ``None`` for the number that the
             environment variables set.
         allow_code: whether model files and plugins may run.
-        until_complete: whether the worker exits when the run is complete. Otherwise, it waits
-            for a repair or a retry.
+        until_complete: whether the worker exits when the run is complete. Otherwise, the worker
+            waits for a repair or a retry.
         same_version: whether to refuse a run that another version of the package has submitted.
     """
 
@@ -179,7 +179,7 @@ class RunOutcome:
     """The result of a worker's work on a run.
 
     Attributes:
-        code: exit code of the worker, if it works on no other run.
+        code: exit code of the worker if the worker ends after this run.
         message: the result in one sentence, for the user.
         ended: number of attempts that have ended on this worker.
         signal: name of the last stop signal; ``None`` if no signal arrived.
@@ -214,14 +214,15 @@ def work_on_run(
     listener: WorkerListener | None,
     watch: StopWatch,
 ) -> RunOutcome:
-    """Run the steps of a run until it is complete or the worker must stop.
+    """Run the steps of a run until the run is complete or the worker must stop.
 
     Args:
         home: the run directory.
         working: settings and limits of the worker.
-        make_pipeline: picklable function that makes the pipeline of a step from its source.
+        make_pipeline: picklable function that takes the `PipelineSource` of a step and a source of
+            tasks, and returns the pipeline of the step.
         listener: callbacks that report progress.
-        watch: says why the worker must take no more tasks of the run.
+        watch: its attribute `reason` is set when the worker must take no more tasks of the run.
 
     Raises:
         OptionError: the address of the run lacks the hash of the spec although it needs one, the
@@ -236,7 +237,7 @@ def work_on_run(
         msg = (
             f"other people may be able to write to {home.url}, and so change the code that runs on "
             "this machine; start the worker with the address that submit printed, which contains "
-            f"the SHA-256 of the spec (if this is your run: {home.address})"
+            f"the SHA-256 of the spec; for a run of your own, this address is {home.address}"
         )
         raise OptionError(msg)
     if not spec.queue:
@@ -325,7 +326,7 @@ def pause_of(home: RunDirectory) -> str | None:
 
 @contextmanager
 def registered(home: RunDirectory, worker: str) -> Iterator[WorkerRegistration]:
-    """Store that a worker begins, and at the end of the ``with`` block, why it has ended.
+    """Record the start of a worker and, when the ``with`` block ends, the reason for its end.
 
     Args:
         home: the run directory.
@@ -349,7 +350,7 @@ def registered(home: RunDirectory, worker: str) -> Iterator[WorkerRegistration]:
 def check_version(home: RunDirectory, *, must_be_same: bool) -> None:
     """Compare the version of this package with the version that submitted the run.
 
-    A warning is logged if they differ.
+    A warning is logged if the versions differ.
 
     Raises:
         OptionError: the versions differ, and *must_be_same* is set.

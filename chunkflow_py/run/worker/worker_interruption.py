@@ -6,7 +6,7 @@
 | AWS    | ``events/recommendations/rebalance``  | an interruption is likely                     |
 | Google | ``instance/preempted``                | the preemption follows in about 30 seconds    |
 
-A server that answers is also asked, once, for the type and the zone of the machine.
+The first answer of a server is followed by one request for the type and the zone of the machine.
 
 Notices only save money; correctness never depends on them. Each metadata server is polled in its
 own thread, so an absent, slow or faulty server does not delay the worker. A server that has never
@@ -216,8 +216,9 @@ class StopRequested(Interrupted):
 def stops_on_signals(code: int) -> Iterator[None]:
     """Raise `StopRequested` in the main thread at the first signal, and exit at the second.
 
-    The handlers are for the start of a worker and the time between steps. During a step, the
-    supervisor replaces them with its own handlers, and restores them at the end of the step.
+    The handlers are for the start of a worker and the time between steps. At the start of a step,
+    the supervisor replaces these handlers with its own handlers. At the end of the step, the
+    supervisor restores these handlers.
 
     Args:
         code: exit code of the process if it has not ended `GRACE_S` seconds after the first signal.

@@ -45,11 +45,11 @@ class WorkerLimits:
     """The limits at which a worker stops; ``None`` means no limit.
 
     Attributes:
-        max_tasks: number of tasks that the worker runs, including failed attempts.
-        walltime_s: seconds from the start of the worker until it must have exited.
-        max_cost: cost of the worker, in any currency.
+        max_tasks: limit of the number of attempts on tasks, including failed attempts.
+        walltime_s: limit of the time from the start of the worker to its exit, in seconds.
+        max_cost: limit of the cost of the worker, in any currency.
         cost_per_hour: price of this machine per hour, in the same currency.
-        idle_exit_s: seconds that the worker waits without a task before it exits.
+        idle_exit_s: limit of the time that the worker waits for a task before it exits, in seconds.
         spent_s: seconds that the worker has already run, which count towards *walltime_s* and
             *max_cost*.
     """
@@ -188,12 +188,13 @@ class TaskLimit:
     """The run time after which a task is killed (``--task-limit``).
 
     Attributes:
-        seconds: limit of every task in seconds; infinity for no limit, ``None`` for ``auto``.
-        tasks: with ``auto``, number of tasks that must finish before the limit follows from their
-            median duration.
-        first_s: with ``auto``, the limit in seconds until then.
-        times, least_s: with ``auto``, the limit after that: the median duration multiplied by
-            `times`, but at least `least_s` seconds.
+        seconds: limit of the run time of every task in seconds; infinity for no limit, ``None`` for
+            the value ``auto``, which derives the limit from the durations of finished tasks.
+        tasks: with ``auto``, number of tasks that must finish before the limit is derived from the
+            median of their durations.
+        first_s: with ``auto``, the limit in seconds while fewer than `tasks` tasks have finished.
+        times, least_s: with ``auto``, the limit after `tasks` tasks have finished is the median
+            duration multiplied by `times`, but at least `least_s` seconds.
     """
 
     seconds: float | None = None
@@ -204,7 +205,7 @@ class TaskLimit:
 
     @property
     def shortest_s(self) -> float:
-        """Run time in seconds up to which no task is killed, however fast other tasks were."""
+        """Smallest possible limit in seconds; no task with a shorter run time is ever killed."""
         return min(self.first_s, self.least_s) if self.seconds is None else self.seconds
 
     @property
@@ -239,8 +240,8 @@ class TaskDurations:
 
     Args:
         limit: limit of the duration of a task.
-        recorded: function that returns the durations of done tasks in the ledger, in seconds. It
-            is called in a separate thread, and only if a task runs longer than
+        recorded: function that returns the durations of done tasks in the ledger, in seconds. The
+            function is called in a separate thread, and only if a task runs longer than
             `TaskLimit.shortest_s`.
     """
 
@@ -298,9 +299,9 @@ class WorkerSettings:
         devices: devices to assign to the processes in turn; if empty, every process sees all
             devices.
         lease_s: duration of a lease; a lease is renewed after a third of this time.
-        max_failures: number of permanent failures that end a task.
-        max_transient: number of transient failures that end a task.
-        max_worker_lost: number of attempts that end a task if the worker disappeared in each.
+        max_failures: number of permanent failures after which a task is given up.
+        max_transient: number of transient failures after which a task is given up.
+        max_worker_lost: number of attempts with a lost worker after which a task is given up.
         retry_s: delay before a failed task is retried for the first time; each further delay is
             twice as long.
         task_limit: limit of the time from the start of a task's first operator to the end of its
@@ -309,7 +310,7 @@ class WorkerSettings:
         limits: limits of time, tasks and money.
         grace_s: time in which tasks that have begun may finish after a request to stop.
         receive_wait_s: longest time that one request to the queue waits for messages.
-        disk_wait_s: first pause after the disk was full.
+        disk_wait_s: length of the first pause after the disk was full.
         records_attempts: whether the ledger must record each attempt before the attempt begins,
             as in runs whose workers may compute different bytes.
         watches_notices: whether to poll metadata servers of clouds for preemption notices.
@@ -337,7 +338,7 @@ class WorkerSettings:
 def gpu_numbers() -> tuple[str, ...]:
     """Return the numbers of the GPUs that nvidia-smi lists; empty if nvidia-smi cannot be run.
 
-    No library is loaded for this, because it would reserve memory on a GPU.
+    The numbers are not read with a GPU library, because the library would reserve memory on a GPU.
     """
     try:
         listed = subprocess.run(

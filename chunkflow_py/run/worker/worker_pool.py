@@ -1,7 +1,7 @@
 """The pool of worker processes: distributes tasks, restarts processes, and blames fatal tasks.
 
 ```
-jobs -> ready ---------> process 0: a b c     as many tasks as the pipeline can hold
+jobs -> ready ---------> process 0: a b c     as many tasks as the pipeline accepts
         alone ---------> process 1: d         one task at a time
 ```
 
@@ -78,8 +78,8 @@ class ProcessStart:
     """The program and environment of all worker processes of a supervisor.
 
     Attributes:
-        make_pipeline: picklable function that makes and checks the pipeline of the step, given its
-            source.
+        make_pipeline: picklable function that takes the `TaskFeed` of a process, and makes and
+            checks the pipeline of the step.
         environment: environment variables to set before the modules of *make_pipeline* are
             imported.
         threads: number of threads of compute libraries; ``None`` for the number that the
@@ -184,10 +184,10 @@ class _Seat:
 
 
 def held_tasks(windows: Sequence[int], mean_s: float | None) -> int:
-    """Return the number of tasks that a worker holds, so that none of its processes waits.
+    """Return how many tasks a worker should have received so that no process has to wait.
 
     Args:
-        windows: number of tasks that the pipeline of each process can hold.
+        windows: for each process, the number of tasks that its pipeline accepts at the same time.
         mean_s: mean duration of a task in seconds; ``None`` if it is not known.
     """
     held = sum(_process_tasks(window, mean_s) for window in windows)
@@ -256,7 +256,7 @@ class WorkerPool:
 
     @property
     def target(self) -> int:
-        """Number of tasks that the pool needs so that no process waits for a task."""
+        """Number of tasks that the pool should have so that no process has to wait for a task."""
         windows = [seat.working.window for seat in self._seats if seat.working]
         return held_tasks(windows, self.mean_s)
 
@@ -344,7 +344,7 @@ class WorkerPool:
         return [job for job in jobs if not job.is_given_up]
 
     def withdraw_loaded(self) -> list[Job]:
-        """Withdraw and return the tasks that processes have only loaded ahead, or are loading."""
+        """Withdraw and return the begun tasks that have not reached the compute stage."""
         jobs: list[Job] = []
         for process in self._processes():
             is_computing = False
@@ -472,7 +472,7 @@ class WorkerPool:
         self._seats[process.number].failed_starts = 0
 
     def exited(self, process: WorkerProcess) -> None:
-        """Determine why a process has ended, blame a task if it is at fault, and retry the others.
+        """Determine why a process has ended; blame a task if it is at fault, and retry all others.
 
         Raises:
             OptionError: the command line is wrong.
@@ -545,7 +545,7 @@ class WorkerPool:
             raise ChunkflowError(msg)
 
     def end(self) -> None:
-        """Ask all processes to end, and kill those that have not ended after `END_S` seconds."""
+        """Ask all processes to end; kill the processes that still run after `END_S` seconds."""
         processes = self._processes()
         for process in processes:
             if process.window:
@@ -590,7 +590,8 @@ class WorkerProcess:
         ready_at: time at which the process became ready for tasks, in seconds of the monotonic
             clock; ``None`` until then.
         device: the only device that the process sees; ``None`` for all devices.
-        window: number of tasks that the pipeline can hold; 0 until the process is ready.
+        window: number of tasks that the pipeline accepts at the same time; 0 until the process is
+            ready.
         broken: why the pipeline cannot continue, if the process has reported this.
         is_ending: whether the process was asked to end.
     """
@@ -665,7 +666,7 @@ class WorkerProcess:
     # --- tasks -----------------------------------------------------------------------------------
 
     def give(self, jobs: Iterable[Job]) -> None:
-        """Send tasks to the process, which holds at most `MOST_TASKS` tasks at a time."""
+        """Send tasks to the process, which can have at most `MOST_TASKS` tasks at a time."""
         rows = []
         for job in jobs:
             slot = self._free.pop()
@@ -787,7 +788,7 @@ class WorkerProcess:
         """Wait until a process has ended, and close our end of the pipe.
 
         `how_ended` may be called afterwards. A process cannot be killed while it is blocked in the
-        kernel, for example by a file server that does not answer; it is then abandoned.
+        kernel, for example by a file server that does not answer. Such a process is left running.
         """
         self.process.join(5)
         if self.process.is_alive():

@@ -6,8 +6,9 @@ supervisor -- tasks, cancel, end --> TaskFeed -> pipeline (main thread) -> Sende
                                              ProgressBoard (shared memory)
 ```
 
-A worker process makes no decisions. It ignores signals that ask a worker to stop. It never outlives
-its supervisor: on Linux, the kernel kills it; on other systems, it exits when its pipe is closed.
+A worker process makes no decisions, and ignores signals that ask a worker to stop. A worker process
+never outlives its supervisor. On Linux, the kernel kills the process when the supervisor ends. On
+other systems, the process exits when its pipe is closed.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class PipelineReady(NamedTuple):
     Attributes:
         profile: compute profile of all operators; ``None`` if no operator has a profile.
         operators: labels of the operators.
-        window: number of tasks that the pipeline can hold.
+        window: number of tasks that the pipeline accepts at the same time.
         stages: stage of each operator: read, compute or write.
     """
 
@@ -114,13 +115,14 @@ class TaskEnded(NamedTuple):
         slot: slot of the task on the board.
         number: number of the task in the plan.
         state: ``done``, ``skipped``, ``failed``, or ``lost`` if the lease of the task was lost.
-        reason: why the task was skipped; ``None`` if it was not.
-        fault: why the task failed; ``None`` if it did not.
+        reason: why the task was skipped; ``None`` if it was not skipped.
+        fault: why the task failed; ``None`` if it did not fail.
         seconds: run time of each operator in seconds, with the name of the operator as key.
         written: URL, size and checksum of each stored object.
         missing_blocks: number of blocks that were read as the fill value; see `Task`.
-        patches: counts about patches; see `chunkflow_py.run.ledger.ledger_record.Record`.
-        began: time at which each operator began, in seconds since 1970, by name like *seconds*.
+        patches: counts of patches; see `chunkflow_py.run.ledger.ledger_record.Record`.
+        began: time at which each operator began, in seconds since 1970, with the name of the
+            operator as key.
     """
 
     slot: int
@@ -183,9 +185,10 @@ class ProgressBoard:
     """Progress of the tasks of a worker process, in memory shared with its supervisor.
 
     Messages would not be enough, because a process can crash before it sends a message. The process
-    writes to the board before an operator begins and after it ends, each time with one memory
-    store. After a crash, the board therefore shows which tasks had begun, in which operator, and
-    when. The board has one slot for each task. A pickled board refers to the same shared memory.
+    writes to the board before an operator begins and after the operator ends, each time with a
+    single write to memory. After a crash, the board therefore shows which tasks had begun, in which
+    operator, and when. The board has one slot for each task. A pickled board refers to the same
+    shared memory.
 
     Args:
         context: multiprocessing context of the processes that share the board.
@@ -266,8 +269,8 @@ def process_main(connection: Connection, pickled: bytes, options: ProcessOptions
 
     Args:
         connection: pipe to the supervisor.
-        pickled: pickled function that makes the pipeline from its source. Unpickling imports the
-            modules of the function, so the environment variables are set first.
+        pickled: pickled function that takes a `TaskFeed` and returns the pipeline. Unpickling
+            imports the modules of the function, so the environment variables are set first.
         options: options of the process.
     """
     _set_up(options)
@@ -336,8 +339,8 @@ class ProcessLease:
     Attributes:
         slot, number: slot of the task on the board, and its number in the plan.
         lost: whether the supervisor has lost the lease.
-        began: label of an operator -> time at which it began to work on the task, in seconds since
-            1970.
+        began: time at which each operator began to work on the task, in seconds since 1970, with
+            the label of the operator as key.
     """
 
     slot: int
@@ -356,8 +359,8 @@ class TaskFeed(SourceBase):
     """The tasks that the supervisor sends; the source of the pipeline.
 
     Attributes:
-        boxes: boxes into which outputs must fit; set by the function that makes the pipeline, if
-            these boxes are known.
+        boxes: boxes of all tasks, if they are known; the function that makes the pipeline sets
+            them.
     """
 
     boxes: Boxes | None = hook_value(None)
@@ -451,7 +454,7 @@ class _BoardListener(Listener):
 
 
 class PatchCounter:
-    """Adds counts about patches to outcomes: the counts since the previous outcome.
+    """Adds to each outcome how many patches were counted since the previous outcome.
 
     Args:
         operators: operators of the pipeline.
@@ -463,7 +466,7 @@ class PatchCounter:
         self._reported: Counter[str] = Counter()
 
     def counted(self, ended: TaskEnded) -> TaskEnded:
-        """Return *ended*, with counts about patches if the task is done or skipped."""
+        """Return *ended*, with the counts of patches if the task is done or skipped."""
         if not self._hooks or ended.state not in ("done", "skipped"):
             return ended
         counts: Counter[str] = Counter()
@@ -508,7 +511,11 @@ def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
 
 
 def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
-    """Join the compute profiles of operators; the key of a differing value names the operator."""
+    """Merge the compute profiles of all operators into one; ``None`` if no operator has one.
+
+    If two operators have different values for a key, the key of the later value is prefixed with
+    the name of its operator.
+    """
     merged: dict[str, str] = {}
     for each in operators:
         for name, content in (each.hooks.profile or {}).items():
@@ -542,7 +549,7 @@ class Sender:
         self._thread.start()
 
     def send(self, message: object) -> None:
-        """Add a message to those that the thread will send; return immediately."""
+        """Queue a message, which the thread will send; return immediately."""
         self._waiting.put(message)
 
     def close(self) -> None:
