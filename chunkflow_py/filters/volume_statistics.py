@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chunkflow_py.core.geometry import BoundingBox, Region
+from chunkflow_py.core.geometry import BoundingBox, Region, Zyx
 from chunkflow_py.core.histogram import PERCENTILES, Bins, Histogram, histogram_of
 from chunkflow_py.errors import ChunkError, VolumeNotFoundError
 from chunkflow_py.store.task_counts import CountStore, TaskCounts, coverage
@@ -58,6 +58,7 @@ def count_chunk(
         "counts": _compact(found.counts),
         "lowest": np.array(found.lowest),
         "not_finite": np.array(found.not_finite),
+        "foreground": _foreground(array, inside) + np.array(region.bbox.start),
     }
     if found.moments is not None:
         arrays["moments"] = found.moments
@@ -80,6 +81,36 @@ def histogram_in(counts: TaskCounts) -> Histogram:
         arrays.get("moments"),
         int(arrays["not_finite"]),
     )
+
+
+def _foreground(
+    array: np.ndarray[Any, Any], inside: np.ndarray[Any, Any] | None
+) -> np.ndarray[Any, Any]:
+    """Return start and stop, (2, 3), of the box of voxels other than 0; (0, 3) if there are none.
+
+    Args:
+        array: (z, y, x) or (c, z, y, x).
+        inside: (z, y, x), bool; where it is false, voxels count as 0.
+    """
+    channels = array if array.ndim == 4 else array[None]
+    box = [slice(0, size) for size in channels.shape[1:]]
+    for axis in range(3):
+
+        def is_zero(at: int, axis: int = axis) -> bool:
+            plane = [*box[:axis], at, *box[axis + 1 :]]
+            values = channels[(slice(None), *plane)]
+            return not (values if inside is None else values * inside[tuple(plane)]).any()
+
+        # From both ends, because the first plane of almost every task contains other voxels.
+        start, stop = box[axis].start, box[axis].stop
+        while start < stop and is_zero(start):
+            start += 1
+        while start < stop and is_zero(stop - 1):
+            stop -= 1
+        if start == stop:
+            return np.zeros((0, 3), np.int64)
+        box[axis] = slice(start, stop)
+    return np.array([[each.start for each in box], [each.stop for each in box]])
 
 
 def _compact(counts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -159,8 +190,10 @@ class VolumeStatistics:
 
         Returns:
             The histogram, and a dictionary. It contains the arguments of `count_chunk`, ``tasks``
-            (number of tasks) and ``coverage`` (fraction of the volume that was counted, 0 to 1;
-            ``None`` if the bounds of the volume are unknown).
+            (number of tasks), ``coverage`` (fraction of the volume that was counted, 0 to 1;
+            ``None`` if the bounds of the volume are unknown) and ``foreground`` (box string of the
+            smallest box that contains all counted voxels other than 0; ``None`` if there are none,
+            or if an older version has counted).
 
         Raises:
             VolumeNotFoundError: there are no histograms.
@@ -168,7 +201,9 @@ class VolumeStatistics:
         """
         total, about = None, dict[str, Any]()
         domains = set()
+        corners: list[np.ndarray[Any, Any] | None] = []
         for counts, histogram in self._read(self.regions):
+            corners.append(counts.arrays.get("foreground"))
             part = histogram.whole()
             total = part if total is None else total + part
             about = counts.settings
@@ -184,10 +219,24 @@ class VolumeStatistics:
             )
         domain = domains.pop() if len(domains) == 1 else None
         covered = None if domain is None else coverage(self.regions, domain)
-        return total, about | {"tasks": len(self.regions), "coverage": covered}
+        return total, about | {
+            "tasks": len(self.regions),
+            "coverage": covered,
+            "foreground": _hull(corners),
+        }
 
     def _read(self, regions: list[Region]) -> Iterator[tuple[TaskCounts, Histogram]]:
         return ((counts, histogram_in(counts)) for counts in self.counts.read(regions))
+
+
+def _hull(corners: list[np.ndarray[Any, Any] | None]) -> str | None:
+    """Return the box string of the box around the foregrounds of all tasks, if all are known."""
+    known = [each for each in corners if each is not None and len(each)]
+    if not known or any(each is None for each in corners):
+        return None
+    start, stop = (np.array(rows) for rows in zip(*known, strict=True))
+    low, high = start.min(axis=0).tolist(), stop.max(axis=0).tolist()
+    return str(BoundingBox(Zyx.of(low), Zyx.of(high)))
 
 
 def _section_coverage(z: int, regions: list[Region], domain: BoundingBox | None) -> float:
@@ -198,7 +247,9 @@ def _section_coverage(z: int, regions: list[Region], domain: BoundingBox | None)
 
 
 def statistics_document(
-    histogram: Histogram, percentiles: Iterable[float] = PERCENTILES
+    histogram: Histogram,
+    percentiles: Iterable[float] = PERCENTILES,
+    foreground: str | None = None,
 ) -> dict[str, Any]:
     """Return the content of a statistics file for `inference --normalize-statistics`.
 
@@ -210,7 +261,8 @@ def statistics_document(
         if not channel["count"]:
             msg = f"no voxel of channel {index} was counted; check the mask"
             raise ChunkError(msg)
-    return {"version": 1, "channels": channels}
+    document = {"version": 1, "channels": channels}
+    return document if foreground is None else document | {"foreground": foreground}
 
 
 def table(channels: list[dict[str, Any]]) -> str:

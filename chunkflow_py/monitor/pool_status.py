@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.errors import ChunkflowError, named
+from chunkflow_py.monitor.run_facts import RUN_STATES
 from chunkflow_py.monitor.run_status import RunStatus, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from chunkflow_py.monitor.run_facts import RunState
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.run_prefix import RunPrefix
     from chunkflow_py.run.scheduling import Scheduling
@@ -65,13 +67,10 @@ class PoolStatus:
     runs: tuple[PooledRun, ...]
 
     @property
-    def state(self) -> str:
+    def state(self) -> RunState:
         """State of all runs together: the state of the run that is furthest from complete."""
         states = {each.status.state for each in self.runs}
-        for state in ("unfinished", "complete-with-failures"):
-            if state in states:
-                return state
-        return "complete"
+        return next((state for state in RUN_STATES if state in states), "complete")
 
     def lines(self) -> Iterator[str]:
         """Yield a table as text."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from heapq import heappush, heappushpop
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from chunkflow_py.core.geometry import Region
 from chunkflow_py.core.host_memory import describe_bytes
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
     from chunkflow_py.run.run_spec import RunStep
 
+# States of a run; the state that is furthest from complete comes first.
+RunState = Literal["unfinished", "complete but for failures", "complete"]
+RUN_STATES: tuple[RunState, ...] = get_args(RunState)
 BINS = 1024  # most bins of time
 SLOWEST = 5  # slowest tasks that are listed
 REASONS = 1000  # different reasons that are counted separately; others are counted together
@@ -94,7 +97,7 @@ class StepStatus:
         return self.left / self.totals.recent if self.totals.recent else None
 
 
-def run_state(steps: Iterable[StepStatus]) -> str:
+def run_state(steps: Iterable[StepStatus]) -> RunState:
     """Return the state of a run: ``complete``, ``complete but for failures``, or ``unfinished``.
 
     A run is ``complete but for failures`` if all tasks have ended and some tasks were given up.

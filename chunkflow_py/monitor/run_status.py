@@ -29,6 +29,7 @@ from chunkflow_py.store.store_address import without_secrets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from chunkflow_py.monitor.run_facts import RunState
     from chunkflow_py.run.exchange_store import ExchangeSettings
     from chunkflow_py.run.ledger.ledger_record import Totals
     from chunkflow_py.run.run_directory import RunDirectory
@@ -74,7 +75,7 @@ class RunStatus:
     submission: SubmissionRecord | None = None
 
     @property
-    def state(self) -> str:
+    def state(self) -> RunState:
         """State of the run: ``complete``, ``complete but for failures``, or ``unfinished``."""
         return run_state(self.stages)
 

@@ -12,6 +12,8 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.core.chunk import Chunk
 from chunkflow_py.core.geometry import BoundingBox, Region
 from chunkflow_py.core.task import Task
+from chunkflow_py.errors import OptionError
+from chunkflow_py.inference.normalization import read_foreground
 from chunkflow_py.ops.compute_statistics import command
 
 
@@ -90,6 +92,55 @@ def test_contrast_by_levels_does_not_depend_on_the_chunks(raw, tmp_path):
             box = BoundingBox.parse(name.stem.removeprefix("p_"))
             with h5py.File(name) as file:
                 assert np.array_equal(file["main"], expected[:, *box.slices((5, 0, 0))])
+
+
+@pytest.mark.parametrize("margins", [((2, 1), (0, 3), (4, 0)), ((9, 0), (0, 11), (6, 7))])
+def test_the_foreground_is_the_box_of_all_voxels_but_zeros(margins, tmp_path):
+    """Found by tasks of any size, across channels; tasks with zeros only do not count."""
+    array = np.zeros((2, 10, 12, 14), "f4")
+    (z, y, x) = (slice(a, size - b) for (a, b), size in zip(margins, (10, 12, 14), strict=True))
+    array[0, z.start, y.start, x.start] = np.nan
+    array[1, z.stop - 1, y.stop - 1, x.stop - 1] = -2
+    path = tmp_path / "raw.h5"
+    with h5py.File(path, "w") as file:
+        file["main"], file["voxel_offset"] = array, (5, 0, 0)
+    for number, size in enumerate([(10, 12, 14), (3, 5, 4)]):
+        target = tmp_path / f"s{number}"
+        count(path, target, size, "compute-statistics", "--range", -2, 2)
+        box = f"{z.start + 5}-{z.stop + 5}_{y.start}-{y.stop}_{x.start}-{x.stop}"
+        assert f"all voxels other than 0 lie in {box} (z, y and x)" in run("sum-statistics", target)
+        file = tmp_path / f"{number}.json"
+        run("sum-statistics", target, "-o", file)
+        assert json.loads(file.read_text())["foreground"] == box
+        assert read_foreground(str(file)) == BoundingBox.parse(box)
+
+
+def test_an_image_of_zeros_or_older_counts_have_no_foreground(raw, tmp_path):
+    """The foreground is then left out of the file."""
+    path, _ = raw
+    count(path, tmp_path / "new", (10, 12, 14), "compute-statistics")
+    (part,) = (tmp_path / "new").iterdir()
+    with np.load(part) as found:
+        older = {name: found[name] for name in found.files if name != "foreground"}
+    (tmp_path / "old").mkdir()
+    np.savez(tmp_path / "old" / part.name, **older)
+    zeros = tmp_path / "zeros.h5"
+    with h5py.File(zeros, "w") as file:
+        file["main"], file["voxel_offset"] = np.zeros((10, 12, 14), "u1"), (5, 0, 0)
+    count(zeros, tmp_path / "none", (10, 12, 14), "compute-statistics")
+    for name in ("old", "none"):
+        run("sum-statistics", tmp_path / name, "-o", tmp_path / "file.json")
+        assert "foreground" not in json.loads((tmp_path / "file.json").read_text())
+        assert read_foreground(str(tmp_path / "file.json")) is None
+
+
+@pytest.mark.parametrize("box", ["3-2_0-1_0-1", "whole", 7, [0, 1], "0-1_0-1"])
+def test_a_foreground_that_is_no_box_is_refused(box, tmp_path):
+    """In one sentence, with the form that is right."""
+    file = tmp_path / "file.json"
+    file.write_text(json.dumps({"version": 1, "channels": [{}], "foreground": box}))
+    with pytest.raises(OptionError, match=r"must be a box such as 3-128_0-512_40-480"):
+        read_foreground(str(file))
 
 
 def test_margins_and_duplicates_are_counted_once(tmp_path):

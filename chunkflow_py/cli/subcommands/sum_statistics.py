@@ -57,7 +57,8 @@ def command(
         from chunkflow_py.store.task_counts import describe_counts
 
         histogram, about = VolumeStatistics(url, time).whole()
-        document = statistics_document(histogram, chosen or PERCENTILES)
+        foreground = about.pop("foreground")
+        document = statistics_document(histogram, chosen or PERCENTILES, foreground)
         if output is not None:
             if (about["coverage"] or 1) < 1:
                 logger.warning(
@@ -72,6 +73,8 @@ def command(
             return
         echo(f"{describe_counts(about)}; {about['dtype']} voxels")
         echo(table(document["channels"]))
+        if foreground is not None:
+            echo(f"all voxels other than 0 lie in {foreground} (z, y and x)")
         if histogram.not_finite:
             echo(f"{histogram.not_finite} voxels are NaN or infinite and are not in the statistics")
 

@@ -3,6 +3,7 @@
 import http.client
 import json
 import time
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -68,6 +69,17 @@ def test_the_table_has_the_status_of_all_runs(server, prefix):
     assert [each["name"] for each in found["runs"]] == ["urgent.run", ODD, "over.run"]
     wanted = json.loads(json.dumps(pool_status(prefix).to_json()))
     assert {key: found[key] for key in wanted} == wanted
+
+
+def test_the_state_of_all_runs_is_the_one_furthest_from_complete(prefix):
+    """Given-up tasks of one run are not hidden by runs that are complete."""
+    status = pool_status(prefix)
+    assert status.state == "unfinished"
+    over = replace(status, runs=status.runs[2:])
+    assert over.runs[0].name == "over.run"
+    assert over.state == "complete but for failures"
+    assert list(over.lines())[-1].endswith(": complete but for failures")
+    assert replace(status, runs=()).state == "complete"
 
 
 def test_each_run_has_its_page_and_data(server):
