@@ -105,6 +105,24 @@ class Histogram:
         first, last = (int(present[0]), int(present[-1])) if present.size else (0, -1)
         return replace(self, counts=self.counts[:, :, first : last + 1], lowest=self.lowest + first)
 
+    def without_zeros(self, number: int) -> Histogram:
+        """Return the histogram of the same voxels but for *number* zeros in each channel.
+
+        The sections are counted together. Works only without *bins*.
+
+        Raises:
+            ChunkError: a channel has fewer zeros.
+        """
+        whole = self.whole()
+        counts, at = whole.counts.copy(), -self.lowest
+        zeros = counts[:, 0, at] if 0 <= at < counts.shape[2] else np.zeros(self.channels, int)
+        if number and zeros.min() < number:
+            msg = f"a channel has {zeros.min()} voxels of value 0, fewer than {number}"
+            raise ChunkError(msg)
+        if number:
+            counts[:, 0, at] -= number
+        return replace(whole, counts=counts).trimmed()
+
     def statistics(self, percentiles: Iterable[float] = PERCENTILES) -> list[dict[str, Any]]:
         """Return count, mean, std, min, max and percentiles of each channel, over all sections.
 

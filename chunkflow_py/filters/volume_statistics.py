@@ -15,7 +15,7 @@ from chunkflow_py.errors import ChunkError, VolumeNotFoundError
 from chunkflow_py.store.task_counts import CountStore, TaskCounts, coverage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from chunkflow_py.core.chunk import Chunk
 
@@ -59,6 +59,7 @@ def count_chunk(
         "lowest": np.array(found.lowest),
         "not_finite": np.array(found.not_finite),
         "foreground": _foreground(array, inside) + np.array(region.bbox.start),
+        "masked": np.array(mask is not None),
     }
     if found.moments is not None:
         arrays["moments"] = found.moments
@@ -191,9 +192,10 @@ class VolumeStatistics:
         Returns:
             The histogram, and a dictionary. It contains the arguments of `count_chunk`, ``tasks``
             (number of tasks), ``coverage`` (fraction of the volume that was counted, 0 to 1;
-            ``None`` if the bounds of the volume are unknown) and ``foreground`` (box string of the
+            ``None`` if the bounds of the volume are unknown), ``foreground`` (box string of the
             smallest box that contains all counted voxels other than 0; ``None`` if there are none,
-            or if an older version has counted).
+            or if an older version has counted) and ``masked`` (whether only voxels inside a mask
+            were counted).
 
         Raises:
             VolumeNotFoundError: there are no histograms.
@@ -202,8 +204,10 @@ class VolumeStatistics:
         total, about = None, dict[str, Any]()
         domains = set()
         corners: list[np.ndarray[Any, Any] | None] = []
+        is_masked = False
         for counts, histogram in self._read(self.regions):
             corners.append(counts.arrays.get("foreground"))
+            is_masked = is_masked or bool(counts.arrays.get("masked", False))
             part = histogram.whole()
             total = part if total is None else total + part
             about = counts.settings
@@ -223,10 +227,64 @@ class VolumeStatistics:
             "tasks": len(self.regions),
             "coverage": covered,
             "foreground": _hull(corners),
+            "masked": is_masked,
         }
+
+    def foreground(
+        self, histogram: Histogram, about: Mapping[str, Any]
+    ) -> tuple[Histogram, BoundingBox]:
+        """Return the histogram of the box that contains all voxels other than 0, and this box.
+
+        The voxels outside of the box are zeros, so their number follows from the sizes. If voxels
+        were counted inside a mask, none of these zeros was counted.
+
+        Args:
+            histogram: histogram of all tasks together, as `whole` returns it.
+            about: the dictionary that `whole` returns.
+
+        Raises:
+            ChunkError: the box is not known, or was not counted completely, or voxels were counted
+                in bins.
+        """
+        if about["foreground"] is None:
+            msg = (
+                f"the counts below {self.counts.place} have no box of the voxels other than 0, "
+                "because all voxels are 0, or because an older version counted them; run "
+                "compute-statistics again, or leave --foreground out"
+            )
+            raise ChunkError(msg)
+        box = BoundingBox.parse(about["foreground"])
+        times = {region.time for region in self.regions}
+        if len(times) > 1:
+            msg = (
+                f"the counts below {self.counts.place} are of {len(times)} time points, whose "
+                "voxels other than 0 may lie in different boxes; choose one with --time"
+            )
+            raise ChunkError(msg)
+        if about["masked"]:
+            return histogram, box
+        outside = sum(region.bbox.voxels for region in self.regions) - box.voxels
+        roi = f"--roi-start {_words(box.start)} --roi-size {_words(box.size)}"
+        if coverage(self.regions, box) < 1:
+            msg = (
+                f"the voxels other than 0 lie in {box}, but not all voxels of this box were "
+                f"counted; run compute-statistics for all tasks of generate-tasks {roi}"
+            )
+            raise ChunkError(msg)
+        if outside and histogram.bins is not None:
+            msg = (
+                f"the voxels were counted in bins, so the zeros outside of {box} cannot be left "
+                f"out of the statistics; count only this box, with generate-tasks {roi}"
+            )
+            raise ChunkError(msg)
+        return histogram.without_zeros(outside) if outside else histogram, box
 
     def _read(self, regions: list[Region]) -> Iterator[tuple[TaskCounts, Histogram]]:
         return ((counts, histogram_in(counts)) for counts in self.counts.read(regions))
+
+
+def _words(numbers: Iterable[int]) -> str:
+    return " ".join(map(str, numbers))
 
 
 def _hull(corners: list[np.ndarray[Any, Any] | None]) -> str | None:
@@ -249,7 +307,7 @@ def _section_coverage(z: int, regions: list[Region], domain: BoundingBox | None)
 def statistics_document(
     histogram: Histogram,
     percentiles: Iterable[float] = PERCENTILES,
-    foreground: str | None = None,
+    foreground: BoundingBox | None = None,
 ) -> dict[str, Any]:
     """Return the content of a statistics file for `inference --normalize-statistics`.
 
@@ -262,7 +320,7 @@ def statistics_document(
             msg = f"no voxel of channel {index} was counted; check the mask"
             raise ChunkError(msg)
     document = {"version": 1, "channels": channels}
-    return document if foreground is None else document | {"foreground": foreground}
+    return document if foreground is None else document | {"foreground": str(foreground)}
 
 
 def table(channels: list[dict[str, Any]]) -> str:

@@ -21,6 +21,14 @@ RESAMPLED = {
     "residual-resampled": ("residual", (0.7, 1.0, 1.3)),
     "flat-resampled": ("flat", (1.0, 1.25, 0.8)),
 }
+# Images with a border of zeros, which nnU-Net crops: the case, the spacing as above, and the number
+# of zeros before and after the other voxels along z, y and x.
+CROPPED = {
+    "plain-cropped": ("plain", (1.0, 1.0, 1.0), ((2, 1), (0, 6), (5, 3))),
+    "plain-cropped-resampled": ("plain", (1.0, 1.4, 0.8), ((2, 1), (4, 6), (5, 3))),
+    "residual-cropped-resampled": ("residual", (0.7, 1.0, 1.3), ((1, 0), (3, 2), (2, 4))),
+    "flat-cropped-resampled": ("flat", (1.0, 1.25, 0.8), ((3, 0), (1, 1), (0, 7))),
+}
 
 
 def _resampling(name: str, seg: bool) -> dict[str, Any]:
@@ -243,8 +251,18 @@ def write_folder(path: Path, case: str, **changes: Any) -> Path:
     return path
 
 
-def image_of(case: str) -> np.ndarray:
-    """Return the image, (c, z, y, x) uint8 without zeros, so that nnU-Net crops nothing."""
+def image_of(case: str, border: tuple[tuple[int, int], ...] | None = None) -> np.ndarray:
+    """Return the image, (c, z, y, x) uint8, without zeros, except in a border if there is one."""
     channels = len(dataset_of(case)["channel_names"])
     random = np.random.RandomState(7)
-    return random.randint(1, 256, (channels, *CASES[case]["size"])).astype(np.uint8)
+    image = random.randint(1, 256, (channels, *CASES[case]["size"])).astype(np.uint8)
+    if border is None:
+        return image
+    inside = tuple(slice(a, size - b) for (a, b), size in zip(border, image.shape[1:], strict=True))
+    cropped = np.zeros_like(image)
+    cropped[(slice(None), *inside)] = image[(slice(None), *inside)]
+    # Only one voxel of one channel decides the crop at each end; the rest may be 0.
+    cropped[(0, *(each.start for each in inside))] = 1
+    cropped[0, :, inside[1].start] = 0
+    cropped[(0, inside[0].start, inside[1].start, inside[2].start)] = 9
+    return cropped

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("dynamic_network_architectures", reason="needs the extra nnunet")
 
-from nnunet_models import CASES, RESAMPLED, STORED, image_of, write_folder
+from nnunet_models import CASES, CROPPED, RESAMPLED, STORED, image_of, write_folder
 from rigs.build import RIGS
 
 from chunkflow_py.cli.main import cli, main
@@ -469,6 +469,70 @@ def test_tasks_of_resampled_images_write_the_bytes_of_one_task(name, model):
     assert line("generate-tasks", *volume, "--chunk-size", *task, *load, *network, *save) == 0
     made = open_volume("zarr://out.zarr")
     np.testing.assert_array_equal(made.read(made.bounds).array, result("whole.h5"))
+
+
+@pytest.fixture
+def cropped(model):
+    """Return a function (name) that writes the model and the image with a border of zeros."""
+
+    def write(name, offset=(0, 0, 0)):
+        case, size_mm, border = CROPPED[name]
+        folder, image = model(case), image_of(case, border)
+        size = [mm * NANOMETRES for mm in size_mm]
+        with h5py.File("image.h5", "w") as file:
+            file["main"], file["voxel_size"], file["voxel_offset"] = image, size, offset
+        sizes = image.shape[1:]
+        pairs = [(a, size - b) for (a, b), size in zip(border, sizes, strict=True)]
+        ends = [(a + o, b + o) for (a, b), o in zip(pairs, offset, strict=True)]
+        inside = image[(slice(None), *(slice(a, b) for a, b in pairs))]
+        box = {"foreground": "_".join(f"{a}-{b}" for a, b in ends)}
+        Path("statistics.json").write_text(json.dumps(statistics_of([inside]) | box))
+        return inference(case, folder, "--normalize-statistics", "statistics.json"), size
+
+    return write
+
+
+@pytest.mark.parametrize("name", CROPPED)
+def test_images_are_cropped_and_resampled_as_nnunet_does(name, cropped, outputs):
+    """To the box of all voxels but zeros, from its corner, with the statistics of this box."""
+    network, _ = cropped(name)
+    more = [*network, "--output-kind", "logit"]
+    assert line("load-h5", "-f", "image.h5", *more, "save-h5", "-f", "out.h5") == 0
+    logits, _ = outputs(name)
+    np.testing.assert_allclose(result(), logits, rtol=0, atol=1e-5)
+    assert (logits == 0).mean() > 0.2
+    assert ((result() == 0) == (logits == 0)).all()
+
+
+@pytest.mark.parametrize("offset", [(0, 0, 0), (4, 8, 4)])
+@pytest.mark.parametrize("name", CROPPED)
+def test_tasks_of_cropped_images_write_the_bytes_of_one_task(name, offset, cropped):
+    """Tasks inside, across and outside of the box; the image may begin anywhere."""
+    network, size = cropped(name, offset)
+    volume = ("--volume-path", "zarr://image.zarr")
+    save = ("save-volume", *volume, "--block-size", 4, 4, 4)
+    assert line("load-h5", "-f", "image.h5", "--voxel-size", *size, *save) == 0
+    load = ("load-volume", *volume, "--expand-margin-size", "auto")
+    assert line("load-volume", *volume, *network, "save-h5", "-f", "whole.h5") == 0
+    save = ("save-volume", "--volume-path", "zarr://out.zarr", "--block-size", 4, 4, 4)
+    tasks = ("generate-tasks", *volume, "--chunk-size", 4, 4, 4)
+    assert line(*tasks, *load, *network, *save) == 0
+    made = open_volume("zarr://out.zarr")
+    np.testing.assert_array_equal(made.read(made.bounds).array, result("whole.h5"))
+
+
+def test_a_foreground_of_another_image_is_refused(cropped):
+    """It would lie outside of the image; options that cannot be combined with it are named."""
+    network, _ = cropped("plain-cropped")
+    described = json.loads(Path("statistics.json").read_text())
+    Path("statistics.json").write_text(json.dumps(described | {"foreground": "0-14_0-27_3-26"}))
+    code, text = say("load-h5", "-f", "image.h5", *network, "save-h5", "-f", "out.h5")
+    assert code != 0
+    assert "lie in 0-14_0-27_3-26, but the image is 0-14_0-27_0-25" in text
+    words = [*network, "--output-margin", 1, 1, 1]
+    code, text = say("load-h5", "-f", "image.h5", *words, "save-h5", "-f", "out.h5")
+    assert code == 2
+    assert "--output-margin cannot be combined with the foreground in statistics.json" in text
 
 
 def test_voxel_sizes_that_cannot_be_meant_are_refused(model):

@@ -111,8 +111,49 @@ def test_the_foreground_is_the_box_of_all_voxels_but_zeros(margins, tmp_path):
         assert f"all voxels other than 0 lie in {box} (z, y and x)" in run("sum-statistics", target)
         file = tmp_path / f"{number}.json"
         run("sum-statistics", target, "-o", file)
-        assert json.loads(file.read_text())["foreground"] == box
-        assert read_foreground(str(file)) == BoundingBox.parse(box)
+        assert "foreground" not in json.loads(file.read_text())
+        text = run("sum-statistics", target, "-o", file, "--foreground", code=1)
+        assert "cannot be left out of the statistics; count only this box" in text
+
+
+def test_statistics_of_the_foreground_are_those_of_its_box(tmp_path):
+    """As NumPy computes them from the box, with the zeros that lie inside of it."""
+    array = np.zeros((2, 10, 12, 14), "i2")
+    box = (slice(None), slice(2, 9), slice(0, 7), slice(5, 14))
+    array[box] = np.random.default_rng(1).integers(-3, 40, array[box].shape)
+    array[0, 2:9, 0, 5], array[0, 8, 6, 13] = 1, 1
+    path, file = tmp_path / "raw.h5", tmp_path / "file.json"
+    with h5py.File(path, "w") as made:
+        made["main"], made["voxel_offset"] = array, (5, 0, 0)
+    count(path, tmp_path / "s", (3, 5, 4), "compute-statistics")
+    printed = run("sum-statistics", tmp_path / "s", "-o", file, "--foreground")
+    assert "0-7_5-14 (z, y and x); the statistics are those of this box" in printed
+    assert read_foreground(str(file)) == BoundingBox((7, 0, 5), (14, 7, 14))
+    for channel, found in zip(array[box], json.loads(file.read_text())["channels"], strict=True):
+        assert found["count"] == channel.size
+        np.testing.assert_allclose([found["mean"], found["std"]], [channel.mean(), channel.std()])
+        assert (found["min"], found["max"]) == (channel.min(), channel.max())
+    (tmp_path / "s" / "8-11_0-5_4-8.npz").unlink()
+    text = run("sum-statistics", tmp_path / "s", "--foreground", code=1)
+    assert "run compute-statistics for all tasks of generate-tasks --roi-start 7 0 5" in text
+
+
+def test_inside_a_mask_no_zeros_are_left_out(tmp_path):
+    """The zeros outside of the box were not counted."""
+    array = np.zeros((10, 12, 14), "u1")
+    mask = array.copy()
+    mask[2:9, :7, 5:] = 1
+    array[2:9, :7, 5:] = np.random.default_rng(1).integers(0, 9, (7, 7, 9))
+    array[2, 0, 5] = array[8, 6, 13] = 9
+    for name, values in (("raw", array), ("mask", mask)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as made:
+            made["main"], made["voxel_offset"] = values, (5, 0, 0)
+    load = ("load-h5", "-f", tmp_path / "mask.h5", "--output-name", "mask")
+    count(tmp_path / "raw.h5", tmp_path / "s", (3, 5, 4), *load, "compute-statistics", "-m", "mask")
+    run("sum-statistics", tmp_path / "s", "-o", tmp_path / "file.json", "--foreground")
+    (found,) = json.loads((tmp_path / "file.json").read_text())["channels"]
+    np.testing.assert_allclose(found["std"], array[mask > 0].std())
+    assert found["count"] == mask.sum()
 
 
 def test_an_image_of_zeros_or_older_counts_have_no_foreground(raw, tmp_path):
@@ -130,8 +171,9 @@ def test_an_image_of_zeros_or_older_counts_have_no_foreground(raw, tmp_path):
     count(zeros, tmp_path / "none", (10, 12, 14), "compute-statistics")
     for name in ("old", "none"):
         run("sum-statistics", tmp_path / name, "-o", tmp_path / "file.json")
-        assert "foreground" not in json.loads((tmp_path / "file.json").read_text())
         assert read_foreground(str(tmp_path / "file.json")) is None
+        text = run("sum-statistics", tmp_path / name, "--foreground", code=1)
+        assert "have no box of the voxels other than 0" in text
 
 
 @pytest.mark.parametrize("box", ["3-2_0-1_0-1", "whole", 7, [0, 1], "0-1_0-1"])

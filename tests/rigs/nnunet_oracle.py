@@ -26,7 +26,15 @@ for name in ("nnUNet_raw", "nnUNet_preprocessed", "nnUNet_results"):
     os.environ[name] = HOME.name
 sys.path[:0] = [str(Path(__file__).parents[1] / "inference"), str(Path(__file__).parents[2])]
 
-from nnunet_models import CASES, RESAMPLED, dataset_of, image_of, plans_of, write_folder  # noqa: E402
+from nnunet_models import (  # noqa: E402
+    CASES,
+    CROPPED,
+    RESAMPLED,
+    dataset_of,
+    image_of,
+    plans_of,
+    write_folder,
+)
 from nnunetv2.inference import predict_from_raw_data as module  # noqa: E402
 from nnunetv2.inference.data_iterators import PreprocessAdapterFromNpy  # noqa: E402
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer  # noqa: E402
@@ -62,19 +70,23 @@ def outputs(folder, folds, image, *, mirror=True, spacing=(1.0, 1.0, 1.0)):
     """Return logits in float32 and labels in float16 for an image (c, z, y, x)."""
     properties = {"spacing": list(spacing)}
     exact = predictor(float32_predictor(), folder, folds, mirror)
-    data = next(
+    prepared = next(
         PreprocessAdapterFromNpy(
             [image], [None], [properties.copy()], [None], exact.plans_manager, exact.dataset_json,
             exact.configuration_manager, num_threads_in_multithreaded=1,
         )
-    )["data"]  # fmt: skip
-    logits = exact.predict_logits_from_preprocessed_data(data)
+    )  # fmt: skip
+    logits = exact.predict_logits_from_preprocessed_data(prepared["data"])
     forward = exact.plans_manager.plans["transpose_forward"]
     size = [spacing[axis] for axis in forward]
     configuration = exact.configuration_manager
     own = [*size[: 3 - len(configuration.spacing)], *configuration.spacing]
-    shape = [image.shape[1 + axis] for axis in forward]
-    logits = configuration.resampling_fn_probabilities(logits, shape, own, size)
+    known = prepared["data_properties"]
+    shape = known["shape_after_cropping_and_before_resampling"]
+    inside = configuration.resampling_fn_probabilities(logits, shape, own, size)
+    logits = np.zeros((len(inside), *(image.shape[1 + axis] for axis in forward)), np.float32)
+    box = tuple(slice(*ends) for ends in known["bbox_used_for_cropping"])
+    logits[(slice(None), *box)] = np.asarray(inside)
     back = [0, *(axis + 1 for axis in exact.plans_manager.plans["transpose_backward"])]
     plain = predictor(module.nnUNetPredictor, folder, folds, mirror)
     labels = plain.predict_single_npy_array(image, properties.copy())
@@ -103,13 +115,14 @@ def main():
     target.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     write_checkpoint(target / "checkpoint_final.pth")
-    cases = {case: (case, (1.0, 1.0, 1.0)) for case in CASES} | RESAMPLED
-    for name, (case, spacing) in cases.items():
+    cases = {case: (case, (1.0, 1.0, 1.0), None) for case in CASES}
+    cases |= {name: (*described, None) for name, described in RESAMPLED.items()} | CROPPED
+    for name, (case, spacing, border) in cases.items():
         described = CASES[case]
         with tempfile.TemporaryDirectory() as temporary:
             folder = write_folder(Path(temporary) / "model", case)
             folds = tuple(int(fold) for fold in described["folds"])
-            image = image_of(case).astype(np.float32)
+            image = image_of(case, border).astype(np.float32)
             logits, labels = outputs(folder, folds, image, spacing=spacing)
         versions = np.array([f"{package} {version(package)}" for package in PACKAGES])
         np.savez_compressed(target / f"{name}.npz", logits=logits, labels=labels, versions=versions)

@@ -40,8 +40,16 @@ logger = logging.getLogger(__name__)
                    "[default: 0,0.1,1,2,5,50,95,98,99,99.8,99.9,100]")  # fmt: skip
 @click.option("--time", type=click.IntRange(min=0),
               help="Combine only the statistics of this time point.  [default: all]")  # fmt: skip
+@click.option("--foreground", is_flag=True,
+              help="Use only the smallest box that contains all voxels other than 0, and record "
+                   "the box in the file; networks of nnU-Net process only this box.")  # fmt: skip
 def command(
-    url: str, output: str | None, as_json: bool, percentiles: str | None, time: int | None
+    url: str,
+    output: str | None,
+    as_json: bool,
+    percentiles: str | None,
+    time: int | None,
+    foreground: bool,
 ) -> Callable[[], None]:
     """Check the percentiles, and return the function that combines and prints the statistics."""
     chosen = None if percentiles is None else _percentiles(percentiles)
@@ -56,9 +64,14 @@ def command(
         from chunkflow_py.store.local_files import write_whole
         from chunkflow_py.store.task_counts import describe_counts
 
-        histogram, about = VolumeStatistics(url, time).whole()
-        foreground = about.pop("foreground")
-        document = statistics_document(histogram, chosen or PERCENTILES, foreground)
+        statistics = VolumeStatistics(url, time)
+        histogram, about = statistics.whole()
+        box = None
+        if foreground:
+            histogram, box = statistics.foreground(histogram, about)
+        known = about.pop("foreground")
+        del about["masked"]
+        document = statistics_document(histogram, chosen or PERCENTILES, box)
         if output is not None:
             if (about["coverage"] or 1) < 1:
                 logger.warning(
@@ -73,8 +86,9 @@ def command(
             return
         echo(f"{describe_counts(about)}; {about['dtype']} voxels")
         echo(table(document["channels"]))
-        if foreground is not None:
-            echo(f"all voxels other than 0 lie in {foreground} (z, y and x)")
+        if known is not None:
+            part = "; the statistics are those of this box" if foreground else ""
+            echo(f"all voxels other than 0 lie in {known} (z, y and x){part}")
         if histogram.not_finite:
             echo(f"{histogram.not_finite} voxels are NaN or infinite and are not in the statistics")
 
