@@ -354,7 +354,7 @@ def test_wrong_input_is_named():
     engine = Engine(Network(lambda b: b), EngineSettings(ONE, num_output_channels=1))
     with pytest.raises(ChunkError, match="has 2 channels, but --num-input-channels is 1"):
         engine.run(np.zeros((2, 2, 2, 4), np.uint8), BOX)
-    with pytest.raises(ChunkError, match=r"shape \(2, 2, 5\) does not fill box"):
+    with pytest.raises(ChunkError, match=r"shape \(2, 2, 5\) does not have the size"):
         engine.run(np.zeros((2, 2, 5), np.uint8), BOX)
 
 
