@@ -50,7 +50,7 @@ class LocalParts:
         self._lock = Lock()
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the names of the tasks that stored an object for the task *consumer*."""
+        """Return the names under which tasks stored objects for the task *consumer*."""
         with self._lock:
             return tuple(self._objects.get(consumer, ()))
 
@@ -59,7 +59,7 @@ class LocalParts:
 
         Args:
             consumer: name of the task that needs the object.
-            producer: name of the task that stored the object.
+            producer: name under which the object was stored.
             most: limit of the size of the object, in bytes; ``None`` is returned for a larger one.
 
         Raises:
@@ -77,7 +77,7 @@ class LocalParts:
 
         Args:
             consumer: name of the task that needs the object.
-            producer: name of the task that stores the object.
+            producer: name under which the object is stored.
             content: function that returns the bytes of the object.
 
         Raises:

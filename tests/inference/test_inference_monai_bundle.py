@@ -459,7 +459,9 @@ def test_a_bundle_alone_is_enough(image, tmp_path, weights):
 def test_options_for_bundles_need_a_bundle(image, capsys):
     """With another network they would have no effect."""
     assert run("-m", "rsunet", "-s", 4, 8, 8, "--image-orientation", "RAS")[0] == 2
-    assert "--image-orientation is only for MONAI bundles" in " ".join(capsys.readouterr().err.split())
+    assert "--image-orientation is only for MONAI bundles" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_other_networks_still_need_a_patch_size(image, capsys):

@@ -119,7 +119,10 @@ NAMED = ["--output-names", "a,b"]
         (["--normalize-mean", "nan"], "'nan' is not a list of numbers"),
         (["--normalize-mean", "1"], "--normalize-mean is given without --normalize-std"),
         (["--normalize-mean", "1", "--normalize-std", "0"], "deviation of 0, .* must be positive"),
-        (["--normalize", "none", "--normalize-std", "1"], "std is for --normalize zscore, but"),
+        (
+            ["--normalize", "none", "--normalize-std", "1"],
+            "std is only for --normalize zscore, but",
+        ),
         (["--normalize", "mean"], "'mean' is not one of 'dtype', 'none', 'zscore', 'percentile'"),
         (["--grid", "padded", "--pad", "none"], "use --grid anchored, or --pad reflect"),
         (["--augment", "-s", 4, 8, 10], "the input patch is 8 x 10 .* square in plane"),
