@@ -300,7 +300,7 @@ CONFIGURATION = ("configurations", "3d_fullres")
         ("plans", ("transpose_forward",), [0, 0, 1], "a permutation of 0, 1, 2"),
         ("plans", (*CONFIGURATION, "previous_stage"), "3d_lowres", "3d_lowres as input .a cascade"),
         ("plans", (*CONFIGURATION, "preprocessor_name"), "Mine", "the preprocessor Mine"),
-        ("plans", (*CONFIGURATION, "inherits_from"), "3d_fullres", "lacks configuration '3d_fullres', or"),
+        ("plans", (*CONFIGURATION, "inherits_from"), "3d_fullres", "lacks configuration '3d_ful"),
         ("plans", (*CONFIGURATION, "normalization_schemes"), ["CTNormalization"],
          "normalises 1 channels, but dataset.json has 2"),
         ("plans", (*CONFIGURATION, "normalization_schemes"), ["Mine", "NoNormalization"],
