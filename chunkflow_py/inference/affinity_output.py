@@ -1,4 +1,8 @@
-"""Convert the affinities that a network returns to the convention in which they are stored.
+"""Convert affinities from the convention of a network to the convention in which they are stored.
+
+An affinity belongs to an edge between two neighbouring voxels. The network may put an affinity at
+the lower voxel of the edge (``source``) or at the upper voxel (``target``). The stored convention
+is ``target``, with the channels in the order x, y, z:
 
 ```
 network, at source      a   b   c   .      value at the lower voxel of each edge
@@ -6,10 +10,6 @@ input patch           |---------------|
 stored, at target       .   a   b   c      value at the upper voxel: moved up by one voxel
 output patch              |-------|        complete, because the margin is at least one voxel
 ```
-
-An affinity belongs to an edge between two neighbouring voxels. The network may put an affinity at
-the lower voxel of the edge (``source``) or at the upper voxel (``target``). The stored convention
-is ``target``, with the channels in the order x, y, z.
 
 Values are moved within each patch, before the margin of the patch is cut off. A patch therefore
 needs no values of other patches. Blending and `--augment` receive affinities in the stored

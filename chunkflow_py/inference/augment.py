@@ -100,9 +100,9 @@ def augmented(
     """Return the mean output of *network* over the symmetries of a patch.
 
     Args:
-        network: function that maps (n, c, z, y, x) to (n, c, z, y, x). The output has the size of
-            the input along z, y and x, or lacks the same margin at both ends of an axis. The
-            output must not yet be multiplied by blending weights.
+        network: function that maps (n, c, z, y, x) to (n, c, z, y, x). Along z, y and x, the output
+            is as large as the input, or smaller by an equal margin at both ends. The output must
+            not yet be multiplied by blending weights.
         batch: (n, c, z, y, x) with equal sizes along y and x; not changed.
         kind: ``affinity`` if the first three channels are affinities x, y, z with the lower
             neighbour; ``vector`` if they are the components x, y, z of a vector. All other
@@ -120,8 +120,8 @@ def augmented(
     height, width = batch.shape[-2:]
     if height != width:
         msg = (
-            f"augmentation transposes y and x, but the input patch is {height} x {width} (y, x, "
-            f"voxels); make it {height} x {height} or {width} x {width}, or leave --augment out"
+            f"--augment transposes y and x, but the input patch is {height} x {width} (y, x, "
+            f"voxels); make --input-patch-size square in plane, or leave --augment out"
         )
         raise OptionError(msg)
     affinity = kind == AFFINITY
@@ -161,7 +161,7 @@ def _check(output: torch.Tensor, kind: str | None) -> None:
     height, width = output.shape[-2:]
     if height != width:
         msg = (
-            f"augmentation transposes y and x, but the output patch is {height} x {width} (y, x, "
+            f"--augment transposes y and x, but the output patch is {height} x {width} (y, x, "
             "voxels); make --output-patch-size square in plane, or leave --augment out"
         )
         raise OptionError(msg)

@@ -192,10 +192,11 @@ def choose_backend(
     Only one backend at a time is in memory. If two backends are equally fast, the first is chosen.
 
     Args:
-        make: function (name of a backend, dtype) that returns the backend. If the function raises
-            an error, the backend is not chosen, and its trial records the error.
-        names: names of the backends to try. The first must be PyTorch, with which the results of
-            the others are compared.
+        make: function that receives the name of a backend and a dtype, and returns the backend. If
+            the function raises an error, the backend is not chosen, and its trial records the
+            error.
+        names: names of the backends to try. The first must be PyTorch, because the results of the
+            other backends are compared with its results.
         patches: non-empty batches (n, c, z, y, x) float32, on the device.
         dtype: dtype of the production run, used for timing; errors are measured in float32.
         tolerance: largest error allowed in float32.

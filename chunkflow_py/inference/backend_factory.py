@@ -97,13 +97,13 @@ def create_backend(
         dtype: arithmetic of the network; ``bfloat16`` and ``float16`` (CUDA only) leave
             the normalisation layers of the network in float32.
         compile: compile the network for the shape of the batch (``torch`` only).
-        tf32: let CUDA multiply float32 with 10 bits of mantissa.
+        tf32: let CUDA round float32 numbers to 10 bits of mantissa before they are multiplied.
         cuda_graphs: on CUDA, capture the forward pass once and replay it, where possible.
         fold: fold BatchNorm into the convolutions before it (``torch`` only).
         spatial_dims: 3, or 2 to run a 2D network section by section.
-        outputs: names of the outputs to join, in order: keys of the dict that the network
-            returns, or positions in its tuple.
-        output_channels: channels of each of *outputs*.
+        outputs: names of the outputs to join, in order. If the network returns a dict, the names
+            are keys of the dict. If it returns a tuple, any names for the first items of the tuple.
+        output_channels: number of channels of each of *outputs*.
         affinity_order: order of the channels of affinities that the network returns.
         affinity_at: voxel at which the network returns an affinity; see `AffinityLayout`.
         affinity_channels: first channel of each group of three affinities. These affinities are

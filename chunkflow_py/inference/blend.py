@@ -2,7 +2,7 @@
 
 Patches arrive in the order of the grid: z slowest, then y, then x. A row is all patches with equal
 z and y. The sums of the current row are stored in one strip. The strip has the size of a patch
-along z and y, and the size of the box along x:
+along z and y, and along x the size of the box that the patches cover:
 
 ```
         y |--- row j ---|                       z |-- layer k --|

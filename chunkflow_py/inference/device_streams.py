@@ -87,7 +87,7 @@ class Mark:
         """Make the current stream wait for the mark; the host continues."""
 
     def wait(self) -> None:
-        """Block the host until the mark is reached; a mark that was never recorded is reached."""
+        """Block the host until the mark is reached; return at once if nothing was recorded."""
 
 
 class _CudaMark(Mark):
@@ -151,7 +151,7 @@ class Device:
         return _CudaDevice(device) if device.type == "cuda" else Device(device)
 
     def enter(self) -> None:
-        """Make this the current device of the calling thread, which is where it records marks."""
+        """Make this the current device of the calling thread, so that it records marks here."""
 
     def thread(self, name: str) -> ThreadPoolExecutor:
         """Return a new pool with one thread, which uses this device."""

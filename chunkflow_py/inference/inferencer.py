@@ -67,7 +67,7 @@ class Inferencer(OperatorBase):
     Attributes:
         placement: chooses the patches and the output box of a chunk; contains the engine settings.
         network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
-        patch_divisor: `Backend.divisor` (zyx, voxels), if the network does not declare a divisor.
+        patch_divisor: overrides `Backend.divisor` (zyx, voxels).
         mask: function that receives the box of a chunk and the voxel size, and returns a second
             function. The second function receives the output box of a patch and returns whether to
             run the network on the patch. The output of other patches is zero.

@@ -74,8 +74,7 @@ class Workload:
         input_dtype: dtype of the input's voxels.
         device: device that the network runs on.
         backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime``.
-        divisor: patch sizes (zyx) that the error message suggests are multiples of this number of
-            voxels; ``None`` if unknown.
+        divisor: number of voxels (zyx) of which patch sizes must be multiples; ``None`` if unknown.
         other_bytes: memory that the other operators of the pipeline need for chunks of
             *output_size*.
         resident_bytes: memory that this process uses now, including network weights in host
@@ -218,11 +217,11 @@ def engine_workspace(
 ) -> int:
     """Return the memory that blending needs, in bytes; it does not grow with the size along z.
 
-    | buffer | size in voxels, zyx                            | contents                         |
-    |--------|------------------------------------------------|----------------------------------|
-    | strip  | patch z · patch y · cover x                    | sums of the current row          |
-    | carry  | planes shared by two layers · cover y · cover x | sums for the next layer         |
-    | other  | a patch, and a few rows                        | products and blending weights    |
+    | buffer | size in voxels (z · y · x)                      | contents                      |
+    |--------|-------------------------------------------------|-------------------------------|
+    | strip  | patch z · patch y · cover x                     | sums of the current row       |
+    | carry  | planes shared by two layers · cover y · cover x | sums for the next layer       |
+    | other  | one patch, and a few rows                       | products and blending weights |
 
     Args:
         geometry: sizes of the patches.

@@ -149,7 +149,7 @@ class NetworkSource:
         return network
 
     def digest(self, network: torch.nn.Module) -> str:
-        """Return a hash that changes if anything changes that decides the results of *network*.
+        """Return a hash of all that decides the results of the loaded *network*.
 
         The hash covers the model file, the weight file, the Python files that define the layers,
         and the values of the weights. A converted network is stored in the cache under this hash.
@@ -304,7 +304,7 @@ def _trained_files(model: str) -> dict[str, str]:
     if not is_imported(model):
         msg = (
             f"model {model} contains checkpoints, which are pickles, but a run stores only data; "
-            f"convert it once with chunkflow import-model {model} --output model.zip, and give "
+            f"run chunkflow import-model {model} --output model.zip once, and give "
             "model.zip as --convnet-model"
         )
         raise OptionError(msg)

@@ -62,7 +62,8 @@ class Normalizer:
         divisor: for each channel, the number to divide by; empty with ``dtype`` and ``none``.
         limits: lower and upper limit to which normalised voxels are clipped, or ``None`` for no
             clipping.
-        channel_limits: the same as *limits*, but for each channel; empty for no clipping.
+        channel_limits: for each channel, lower and upper limit to which normalised voxels are
+            clipped; empty for no clipping.
         extremes: for each channel, smallest and largest normalised voxel of the image; empty if
             unknown. `clip_interpolated` clips interpolated voxels to these values.
     """

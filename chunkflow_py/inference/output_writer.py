@@ -36,8 +36,9 @@ class OutputWriter:
     """Writes the regions that a blender completes into an array on the host.
 
     ```
-    sums / weights -> activation, mask, dtype --> pinned buffer --> array
-    |---------------- on the GPU -------------|copy |- copy in another thread
+    sums / weights -> activation, mask, dtype    on the GPU
+        -> pinned buffer                         copied while the GPU computes the next region
+        -> array                                 copied in another thread
     ```
 
     Without a GPU, values are written directly to the array.

@@ -283,7 +283,7 @@ class PartStore(Protocol):
         """
 
     def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
-        """Return the names in *consumers* that are names of tasks that have not ended."""
+        """Return those names in *consumers* whose task exists and has not ended."""
 
     def done(self, consumer: str) -> None:
         """Record that the task *consumer* has read all parts that it needs.
@@ -375,14 +375,14 @@ class PatchExchange:
         *,
         is_current: Callable[[], bool] = lambda: True,
     ) -> TaskExchange:
-        """Return the exchange of one task.
+        """Return an object that finds and stores the parts of one task.
 
         Args:
             name: name of the task.
             target: box that the task computes, global voxels.
             identity: digest of everything, except the input, that decides the output of a patch.
-            neighbours: for each other task that may share a patch with this task, its name and the
-                box that it computes.
+            neighbours: the other tasks that may share a patch with this task: name of the other
+                task -> box that the other task computes.
             grid: grid of the patches.
             is_current: function that returns whether *identity* still describes the network. If
                 not, the task neither uses nor stores parts.
@@ -499,9 +499,9 @@ class PatchExchange:
         """Pass the parts of a task to the store, one object for each consumer.
 
         This happens in a thread, because the store may first have to look up which consumers still
-        need parts. Parts that wait for the thread are in memory. If their size would exceed
-        `PartStore.most_bytes`, the parts of *task* are not stored. Before a part is in the store,
-        other tasks of this process read the part from *task*.
+        need parts. Parts that wait for the thread are in memory. If the size of all waiting parts
+        would exceed `PartStore.most_bytes`, the parts of *task* are not stored. Before a part is in
+        the store, other tasks of this process read the part from *task*.
 
         Args:
             task: task that computed the parts.
@@ -645,7 +645,7 @@ class TaskExchange:
         """Start to read new objects for this task, if there may be any.
 
         New objects are expected in two cases: *patch* is the first of a layer (patches with equal
-        z), or a task of this process has passed parts to the store since the last look.
+        z), or a task of this process has passed parts to the store since the last call.
 
         Args:
             patch: output box of the next patch.

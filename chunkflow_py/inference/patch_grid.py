@@ -12,8 +12,9 @@ P is the size of an output patch, and I is the size of an input patch. The posit
 not depend on how the domain is divided into tasks. The output therefore does not depend on the
 tasks either.
 
-``--grid spread`` is the grid of nnU-Net: the patches are spread evenly over the domain. They
-overlap by at least the given overlap, and the last patch ends where the domain ends:
+``--grid spread`` is the grid of nnU-Net: n patches are spread evenly over the domain along an axis.
+Neighbouring patches overlap by at least the given overlap, and the last patch ends where the domain
+ends. In the formulas, *size* is the size of the domain:
 
 ```
 domain       |----------------------------------------|
@@ -251,7 +252,7 @@ class PatchGrid:
         return every - inside
 
     def shared(self, box: BoundingBox, other: BoundingBox) -> tuple[int, int]:
-        """Return the number of output patches that touch two boxes, and of their voxels in *box*.
+        """Return the number of output patches that touch both boxes, and of their voxels in *box*.
 
         A voxel in several patches is counted once for each patch.
         """
@@ -368,10 +369,10 @@ class PatchGrid:
         return np.clip(index, 0, length - 1) + low
 
     def breaks_congruence(self, divisor: Zyx) -> bool:
-        """Return whether the shift between any two patches is not a multiple of *divisor*.
+        """Return whether the shift between two patches is not always a multiple of *divisor*.
 
-        A network with pooling returns different values for overlapping patches that are shifted by
-        another number of voxels.
+        If the shift is not a multiple, a network with pooling returns different values for a voxel
+        in two patches.
 
         Args:
             divisor: `Backend.divisor` of the network, voxels, zyx.

@@ -71,7 +71,7 @@ class Batch:
     Attributes:
         steps: the patches, in the order of the grid.
         tensor: input of the patches on which the network is run, (n, c, z, y, x) float32 on the
-            device; zero from index *used* on. ``None`` if the network is run on none.
+            device; zero from index *used* on. ``None`` if the network is run on no patch.
         used: number of patches on which the network is run.
         buffer: buffer that contains *tensor*.
     """
@@ -84,7 +84,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class PatchSource:
-    """The input of one run: an array, and the patches to cut from it.
+    """The input for one box of output: an array, and the patches to cut from the array.
 
     Attributes:
         data: (c, z, y, x), any real dtype.

@@ -108,7 +108,8 @@ def too_small(boxes: Boxes, patch: Zyx) -> str:
 def slabs_of_layers(count: Zyx, workers: int) -> list[int]:
     """Return, for each layer of tasks, the number of the slab in the checkerboard order.
 
-    A layer is all tasks with equal z. A slab is a number of layers that are done together.
+    A layer is all tasks with equal z. A slab is one or several layers; the tasks of a slab are sent
+    before those of the next slab.
 
     Args:
         count: number of tasks along each axis, zyx.
@@ -202,9 +203,10 @@ class SharedPatches:
         """Return the largest number of voxels of parts that are stored at the same time.
 
         The calculation assumes that tasks run strictly in the given order, and that the parts for a
-        task are removed when the task is done. At a time, the parts are stored whose producer (the
-        task that computed the patch) is done and whose consumer (the task that uses the part) is
-        not. These parts are counted at a few times, and the result is the maximum:
+        task are removed when the task is done. A part is then stored from the time when its
+        producer (the task that computed the patch) is done until its consumer (the task that uses
+        the part) is done. The stored parts are counted at a few times, and the result is the
+        maximum:
 
         * Tasks run in the order of their numbers: after each of some tasks in the middle of the
           plan. Several tasks are considered, because the parts at each boundary differ in size.

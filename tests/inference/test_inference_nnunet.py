@@ -215,7 +215,7 @@ def test_an_imported_model_is_one_file_of_data(model, tmp_path):
     assert network_files(network) == {"one.zip": "data"}
     assert network_code(network) == ()
     for folder in ("plain", shutil.make_archive("packed", "zip", ".", "plain")):
-        with pytest.raises(OptionError, match="convert it once with chunkflow import-model"):
+        with pytest.raises(OptionError, match="run chunkflow import-model"):
             network_files(network | {"model": folder})
     before = read_model("plain")
     after = read_model("one.zip")

@@ -60,7 +60,7 @@ class Backend(Protocol):
 
 
 class Identity:
-    """A network whose output channels all are the first input channel, without the margin.
+    """A network that returns input channel 0, without the margin, as every output channel.
 
     ```
     input patch   |mm|------------------|mm|      m = (input - output) / 2

@@ -1,6 +1,6 @@
 """Recognise model scripts of cellmap-flow, and read the sizes that they declare.
 
-Such a script is Python code. It assigns the network to ``model``, and describes it:
+Such a script is Python code. It assigns the network to ``model``, and may define these names:
 
 | name                                 | meaning                                                  |
 |--------------------------------------|----------------------------------------------------------|
@@ -9,10 +9,10 @@ Such a script is Python code. It assigns the network to ``model``, and describes
 | `read_shape` or `input_size`         | size of the input patch, nm or voxels, zyx               |
 | `write_shape` or `output_size`       | size of the output patch, nm or voxels, zyx              |
 | `output_channels`                    | number of channels of the output                         |
-| `process_chunk`, `predict`           | function that reads and computes a block; an error here  |
+| `process_chunk`, `predict`           | function that reads and computes a block (not supported) |
 
-A script declares the sizes that the network was trained for. An option of ``inference`` with
-another value than the script declares is therefore an error.
+A script declares the sizes that the network was trained for. An option of ``inference`` whose value
+differs from the declared value is therefore an error.
 """
 
 from __future__ import annotations
@@ -95,7 +95,10 @@ class CellmapScript:
         channels = getattr(module, "output_channels", None)
         number = None if channels is None else _whole(channels)
         if channels is not None and number is None:
-            msg = f"output_channels of {path} is {channels!r}; it must be a positive integer"
+            msg = (
+                f"output_channels of {path} is {channels!r}, but output_channels must be a "
+                "positive integer"
+            )
             raise ModelError(msg)
         return cls(path, voxel, input_size, output_size, number)
 
@@ -140,7 +143,7 @@ def _size(
         if None in sizes:
             msg = (
                 f"{in_nm} of {path} is {_text(extent)}, but input_voxel_size is {_text(voxel)} "
-                f"(nm, zyx); {in_nm} must be a multiple of input_voxel_size"
+                f"(nm, zyx); make {in_nm} a multiple of input_voxel_size"
             )
             raise ModelError(msg)
         return Zyx.of(size for size in sizes if size)
@@ -148,8 +151,8 @@ def _size(
     sizes = [_whole(each) for each in declared]
     if None in sizes:
         msg = (
-            f"{in_voxels} of {path} is {_text(declared)}; "
-            f"{in_voxels} must be three whole numbers of voxels"
+            f"{in_voxels} of {path} is {_text(declared)}, "
+            f"but {in_voxels} must be three whole numbers of voxels"
         )
         raise ModelError(msg)
     return Zyx.of(size for size in sizes if size)

@@ -155,8 +155,8 @@ def cuda_switches(*, tf32: bool) -> Iterator[None]:
 class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the dtypes of convolutions and matrix products inside the ``with`` block.
 
-    The recorded dtypes show whether autocast had an effect. Autocast has none, without an error, on
-    a program that was exported with decomposed operators.
+    The recorded dtypes show whether autocast had an effect. On a program that was exported with
+    decomposed operators, autocast has no effect, and raises no error.
     """
 
     _NAMES = ("conv", "mm", "addmm", "bmm", "baddbmm", "linear")

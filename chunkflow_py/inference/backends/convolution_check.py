@@ -139,7 +139,7 @@ class Convolution:
         return -(-self.kernel[0] // self.groups // _CHANNELS)
 
     def cropped(self, work: int) -> Convolution:
-        """Return this convolution of a smaller image, to need at most *work* multiplications.
+        """Return this convolution for an image so small that *work* multiplications suffice.
 
         The batch is reduced to one image, then the longest axis is halved repeatedly. An axis is
         not halved if the kernel would no longer fit. The returned convolution can therefore need
@@ -261,7 +261,9 @@ def check_convolutions(
 
 
 def wrong_convolution(device: str, convolution: Convolution, error: float) -> str:
-    """Return a sentence that a device computes a convolution wrongly, with library versions.
+    """Return a sentence that says which convolution a device computes wrongly, and how wrongly.
+
+    The sentence also contains the versions of the libraries.
 
     Args:
         device: name of the device.

@@ -32,9 +32,9 @@ def fold_batch_norm(network: nn.Module, shape: Sequence[int]) -> int:
     scale · (w * x + b - mean) + shift   =   (scale · w) * x + (scale · (b - mean) + shift)
     ```
 
-    This saves a pass over the feature maps, and the memory of one feature map. The network's
-    ``forward`` still runs, but calls the folded convolutions, and does nothing instead of
-    BatchNorm.
+    This saves a pass over the feature maps, and the memory of one feature map. A folded BatchNorm
+    is replaced by a layer that returns its input, so ``forward`` of the network need not be
+    changed.
 
     To find the pairs, a copy of the network is run without data (on the ``meta`` device, where
     tensors have shapes but no values). A network that cannot run without data is not changed, for

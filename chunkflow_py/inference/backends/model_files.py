@@ -44,7 +44,7 @@ def read_weights(
 
     Args:
         path: file in which ``torch.save`` stored a state dict, or a dict that contains a state dict
-            under a key of `_HOLDERS`, such as ``state_dict``. Prefixes of keys are kept.
+            under a key such as ``state_dict``. Prefixes of the names of weights are not removed.
         trust_weights: unpickle any object in the file, which can run code.
 
     Returns:
@@ -202,7 +202,7 @@ def _prefix(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], 
     if len(found) > 1:
         msg = (
             f"weights {path} contain the weights of the model {len(found)} times, with the "
-            f"prefixes {_first(found)}; save one of them with torch.save(net.state_dict())"
+            f"prefixes {_first(found)}; save only one copy with torch.save(net.state_dict())"
         )
         raise ModelError(msg)
     return found[0] if found else _shared_prefix(state, own)
@@ -229,7 +229,7 @@ def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
     if not isinstance(found, Mapping):
         msg = (
             f"weight file {path} contains a {type(found).__name__}, not a state dict; "
-            "save it with torch.save(net.state_dict())"
+            "save a state dict with torch.save(net.state_dict())"
         )
         raise ModelError(msg)
     state = {k: v for k, v in found.items() if isinstance(k, str) and isinstance(v, torch.Tensor)}

@@ -1,4 +1,4 @@
-"""Run a network between the hooks of its model file: join and check its outputs, explain errors."""
+"""Run a network between the functions of its model file, and join and check the outputs."""
 
 from __future__ import annotations
 
@@ -111,9 +111,9 @@ class NetworkBackend:
                 for all axes, or an integer for each axis.
             kernel_dims: 2, 3 or both: how many spatial axes the kernels of the network have.
             spatial_dims: 3, or 2 for a network that takes single sections.
-            outputs: names of the outputs to join, in order: keys of a dict that the network
-                returns, or positions in its tuple.
-            output_channels: channels of each of *outputs*.
+            outputs: names of the outputs to join, in order. If the network returns a dict, the
+                names are keys of the dict. If it returns a tuple, any names for the first items.
+            output_channels: number of channels of each of *outputs*.
             affinity_layout: order and position of the affinities that the network returns.
             affinity_channels: first channel of each group of three affinities. Channels are
                 numbered through all outputs.
@@ -145,7 +145,7 @@ class NetworkBackend:
 
     @property
     def profile(self) -> dict[str, str]:
-        """Compute profile; the first batch may still change it (see `warm`)."""
+        """Compute profile; the first batch may still change it, for example if it compiles."""
         return profile_of(self.device, **self._more, **self._core.profile)
 
     def warm(self) -> None:
@@ -406,7 +406,7 @@ class Hook:
 
     If the type hint of the first parameter is a tensor or an array, the function is called with
     this type. Otherwise, ``pre_process`` is first tried with an array and ``post_process`` with a
-    tensor, because most model files written for other tools are like that.
+    tensor, because most model files written for other tools expect these types.
     """
 
     def __init__(self, call: Callable[..., Any], first: str, device: torch.device) -> None:

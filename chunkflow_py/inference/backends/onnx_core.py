@@ -89,7 +89,7 @@ class OnnxCore:
 
         Args:
             path: path of the file.
-            shape: shape of every batch; the network must accept it.
+            shape: shape of every batch, which the network must accept.
             dtype: ``float32``.
             device: device of batches and results (default: the CPU).
 
@@ -143,8 +143,8 @@ class OnnxCore:
             raise ModelError(msg) from error
         if provider[0] not in self._session.get_providers():
             msg = (
-                f"ONNX Runtime cannot use {self._device} (it fell back to "
-                f"{', '.join(self._session.get_providers())}); choose --backend torch"
+                f"ONNX Runtime cannot use {self._device}, but only "
+                f"{', '.join(self._session.get_providers())}; choose --backend torch"
             )
             raise OptionError(msg)
         self._input = _input_for(self._session, shape)

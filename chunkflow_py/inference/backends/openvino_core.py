@@ -96,7 +96,7 @@ class OpenVinoCore:
 
         Args:
             path: path of the file.
-            shape: shape of every batch; the network must accept it.
+            shape: shape of every batch, which the network must accept.
             dtype: ``float32`` or ``bfloat16``.
             threads: number of threads (default: as many as PyTorch uses).
 
@@ -296,7 +296,10 @@ def _read(path: Path) -> Any:
     try:
         return openvino.Core().read_model(path)
     except RuntimeError as error:
-        msg = f"model file {path} cannot be read by OpenVINO: {reason(error)}; convert it again"
+        msg = (
+            f"model file {path} cannot be read by OpenVINO: {reason(error)}; "
+            "convert the model again"
+        )
         raise ModelError(msg) from error
 
 

@@ -39,8 +39,8 @@ class TorchCore:
     ```
 
     - On the CPU, and for TF32 and half precision on CUDA, tensors have the memory format channels
-      last, because this format is faster. Tensors are contiguous if the network requires this, or
-      on the CPU if the network has instance normalisation.
+      last, because this format is faster. Exception: tensors are contiguous if the network requires
+      this, or on the CPU if the network has instance normalisation.
     - Each BatchNorm is folded into the convolution before it, if the result stays the same.
     - With bfloat16 and float16, the network runs under autocast: convolutions and matrix products
       use this dtype, weights stay float32, and normalisation layers always compute in float32.

@@ -49,7 +49,7 @@ class ModelPackage:
 
     Attributes:
         path: path of the package, as the user gave it.
-        weights: weights that are used, if the package contains weights in several formats.
+        weights: the weights that are used; a package may also contain weights in other formats.
         spatial_dims: 3, or 2 for a network that takes single sections.
         num_input_channels: number of channels of the image.
         outputs: names of the outputs, in order; a network with several outputs returns a dict with
@@ -182,7 +182,7 @@ class ModelPackage:
 
 
 def read_package(path: str, weights_format: WeightsFormat | None = None) -> ModelPackage:
-    """Read the description of a package, without the weights; `ModelPackage.load` reads these.
+    """Read the description of a package; `ModelPackage.load` then reads the weights.
 
     Args:
         path: path of ``rdf.yaml``, or of a folder or ``.zip`` file that contains ``rdf.yaml``.

@@ -41,11 +41,13 @@ class TensorDescription:
         name: name of the tensor.
         axes: letters of the axes, from ``bczyx``, in the order that the network uses.
         channels: number of channels.
-        dtype: dtype of an input as the network receives it, or of an output after its last step.
+        dtype: for an input, the dtype that the network receives; for an output, the dtype after the
+            last processing step.
         steps: processing steps, as written in the description.
         minimum: for an input, the smallest size along each axis, voxels; for an output, the size
             along each axis of fixed size.
-        step: for an input, the increment of the size along each axis, voxels; 0 if it is fixed.
+        step: for an input, the increment of the size along each axis, voxels; 0 along an axis of
+            fixed size.
         growth: for an output, output size minus input size, voxels, along each axis whose size the
             description states relative to the input.
         halo: for an output, the number of voxels along each axis that must be cropped on each side,

@@ -51,7 +51,7 @@ class OutputPlan:
 
 
 class PackageNetwork(torch.nn.Module):
-    """Wraps a network with any order of axes, so that it takes (n, c, z, y, x) or (n, c, y, x).
+    """Takes (n, c, z, y, x) or (n, c, y, x), and runs a network with another order of axes.
 
     ```
     (n, c, z, y, x) -> preprocessing -> axes of the network -> network
@@ -97,7 +97,7 @@ class PackageNetwork(torch.nn.Module):
         listed = list(found) if isinstance(found, list | tuple) else [found]
         if len(listed) != len(names):
             msg = (
-                f"the network returned {len(listed)} tensors, but its package describes "
+                f"the network returned {len(listed)} tensors, but the package describes "
                 f"{len(names)} outputs ({', '.join(names)}); correct the description"
             )
             raise ModelError(msg)
@@ -107,7 +107,7 @@ class PackageNetwork(torch.nn.Module):
         if values.ndim != len(plan.axes):
             msg = (
                 f"the network returned output {plan.name} with shape {tuple(values.shape)}, but "
-                f"its package describes the axes {plan.axes}; correct the description"
+                f"the package describes the axes {plan.axes}; correct the description"
             )
             raise ModelError(msg)
         values = _moved(values, plan.axes, self._ours)

@@ -10,7 +10,7 @@ is carried out:
 | `zero_mean_unit_variance`       | `zscore` with a statistics file  | an error                   |
 | `scale_range`                   | `percentile`, statistics file    | an error                   |
 | `clip`                          | limits of the normalisation      | a separate step            |
-| `sigmoid`, `softmax`            | a separate step                  | activation, if the only one|
+| `sigmoid`, `softmax`            | a separate step                  | activation if the only step|
 | `binarize`                      | a separate step                  | an error: use `threshold`  |
 | `ensure_dtype`                  | ignored if the dtype is float32  | ignored if it is a float   |
 

@@ -1,7 +1,7 @@
-"""Built-in networks, each defined in the file of this folder that has its name.
+"""Built-in networks; each is defined in a file of this folder, which has the network's name.
 
-The name of a network may be followed by a variant: ``rsunet``, ``rsunet-isotropic``. The file
-defines
+The name of a network may be followed by a variant: ``rsunet``, ``rsunet-isotropic``. The file of a
+network defines
 
 - ``VARIANTS``: a dict from the name of each variant to its settings, ``""`` for the default;
 - ``create(variant, num_input_channels, num_output_channels, state, config)``: returns the network.

@@ -298,7 +298,7 @@ def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> 
 def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return the constructor arguments of the RSUNet to which the weights in *state* belong.
 
-    The pooling cannot be inferred from weights; the variant or ``config`` states it.
+    The result does not contain the pooling, because weights do not depend on the pooling.
 
     Raises:
         ModelError: *state* does not belong to an RSUNet.

@@ -161,7 +161,7 @@ class Bundle:
 
 
 def read_bundle(path: str) -> Bundle:
-    """Read the configs of a bundle, without the weights; `Bundle.load` reads these.
+    """Read the configs of a bundle; `Bundle.load` then reads the weights.
 
     Args:
         path: path of a folder or of a ``.zip`` file.

@@ -39,7 +39,7 @@ class ConfigField:
         self.value, self.path, self._document = value, path, document
 
     def __getitem__(self, key: str | int) -> ConfigField:
-        """Return the field *key* inside this field; if it is a reference, the field referred to."""
+        """Return the field *key* inside this field; a reference is replaced by its value."""
         inside = None
         if isinstance(self.value, dict) and isinstance(key, str):
             inside = self.value.get(key)
@@ -193,7 +193,7 @@ class ConfigDocument:
         return ConfigField(self._content, "", self)
 
     def followed(self, value: Any, path: str) -> ConfigField:
-        """Return a field with *value*; if *value* is a reference, with the value referred to.
+        """Return a field with *value*; a reference is replaced by the value to which it leads.
 
         Args:
             value: value in the config.

@@ -49,7 +49,7 @@ class BundleNetwork(torch.nn.Module):
         self._flips = [2 + axis for axis, flipped in enumerate(axes.flipped) if flipped]
 
     def extra_repr(self) -> str:
-        """Return order and direction of the axes as text, which the digest of a network covers."""
+        """Return the axes as text, so that the digest of the network depends on the axes."""
         return f"axes={self._there}, flips={self._flips}"
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
@@ -109,7 +109,7 @@ def network_class(definition: ConfigField) -> tuple[str, str]:
     """Return the names of the module and the class of a network, without importing the module.
 
     Raises:
-        ModelError: the class belongs neither to MONAI nor to torch.nn.
+        ModelError: the class is neither in torch.nn nor a supported network of MONAI.
     """
     if not definition:
         definition.refuse("it must define the network by _target_ and arguments")

@@ -80,8 +80,8 @@ def _axes(bundle: Bundle, found: BundleProcessing, image: str | None) -> Network
         msg = (
             f"MONAI bundle {bundle.path} reorders images to {wanted}, but the orientation of the "
             "image is unknown; state the directions of the x, y and z axes of the image, for "
-            f"example --image-orientation {wanted} (nibabel.aff2axcodes(image.affine) returns them "
-            "for NIfTI)"
+            f"example --image-orientation {wanted} (for NIfTI, the directions are "
+            "nibabel.aff2axcodes(image.affine))"
         )
         raise OptionError(msg)
     if wanted is None and image is not None:

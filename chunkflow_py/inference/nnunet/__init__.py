@@ -6,10 +6,11 @@ trained folder      plans.json  dataset.json  fold_0/checkpoint_final.pth  fold_
 imported .zip       nnunet.json  plans.json  dataset.json  weights/fold_0.pt  ...   (no code)
 
 model_files         find and read the files in a folder or zip, and refuse files that are too large
-plans               read plans.json and dataset.json: sizes, axes, normalisation, labels,
-architecture plan_resampling     resample images as the plan describes checkpoints         read the
-weights of one fold ensemble            run the networks of all folds on mirror images, and average
-the results trained_model       read the whole model: `read_model`; import a model: `write_model`
+plans               read plans.json and dataset.json
+plan_resampling     resample images as the plan describes
+checkpoints         read the weights of one fold
+ensemble            run the networks of all folds on mirror images, and average the results
+trained_model       read the whole model (`read_model`), or import a model (`write_model`)
 ```
 
 The behaviour follows the source code of nnU-Net 2.8, https://github.com/MIC-DKFZ/nnUNet.

@@ -80,7 +80,7 @@ def read_state(stream: BinaryIO, name: str) -> dict[str, torch.Tensor]:
     """Read the weights of a fold of an imported model.
 
     Raises:
-        ModelError: the file is damaged, or contains more than weights.
+        ModelError: the file is damaged, or contains objects other than weights.
     """
     return _state(_loaded(stream, name, trust_weights=False), name)
 

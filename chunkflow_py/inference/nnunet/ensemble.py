@@ -1,4 +1,4 @@
-"""The network of a trained model: the mean over the networks of all folds, in zyx."""
+"""The network of a trained model, whose output is the mean over folds and mirror images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLASS = re.compile(r"torch\.nn\.(?:modules\.[a-z]+\.)?([A-Za-z0-9]+)")
 
 
 class EnsembleNetwork(torch.nn.Module):
-    """Returns the mean output of the networks of all folds, for all mirror images of a patch.
+    """Averages the outputs of the networks of all folds for all mirror images of a patch.
 
     ```
     (n, c, z, y, x) -> axes of the plan -> slices, if 2D -> mirrored -> network of each fold
@@ -59,7 +59,7 @@ class EnsembleNetwork(torch.nn.Module):
         ]
 
     def extra_repr(self) -> str:
-        """Return axes and mirrored axes as text, which the digest of a network covers."""
+        """Return axes and flips as text, so that the digest of the network depends on both."""
         return f"axes={self._axes}, by_slice={self._by_slice}, flips={self._flips}"
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:

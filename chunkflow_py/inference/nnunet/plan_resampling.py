@@ -7,9 +7,9 @@ network    25 voxels of 1.48 mm   |--|--|--|--|-- …       plan: 1.5 mm; round(
 
 The number of voxels is rounded, so the ratio of the voxel sizes is 37 / 25, not 1.5. The image is
 normalised first, and then interpolated by cubic splines. Logits are interpolated linearly. Neither
-is smoothed. If voxels are much longer along one axis than along the others, each section across
-this axis is resampled in 2D, and along the axis the nearest section is used. The function
-`resample_data_or_seg_to_shape` of nnU-Net 2.8 does the same.
+the image nor the logits are smoothed. If voxels are much longer along one axis than along the
+others, each section across this axis is resampled in 2D, and along the axis the nearest section is
+used. The function `resample_data_or_seg_to_shape` of nnU-Net 2.8 does the same.
 """
 
 from __future__ import annotations

@@ -100,9 +100,7 @@ def read_model(
     checkpoint: CheckpointName = "final",
     trust_weights: bool = False,
 ) -> TrainedModel:
-    """Read plans, labels and settings of a model, without most weights.
-
-    `TrainedModel.load` reads the weights.
+    """Read plans, labels and settings of a model; `TrainedModel.load` then reads the weights.
 
     Args:
         path: a folder that nnU-Net has trained, a zip archive of such a folder, or an imported
@@ -185,7 +183,7 @@ def write_model(model: TrainedModel, output: str) -> None:
 
     Args:
         model: the model. The checkpoints of the folds are read one after the other.
-        output: path of the archive. An existing file is replaced when the new one is complete.
+        output: path of the archive. An existing file is replaced when the archive is complete.
 
     Raises:
         MissingExtraError: dynamic-network-architectures is not installed.
