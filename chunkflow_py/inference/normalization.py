@@ -293,8 +293,8 @@ class ChannelStatistics:
             raise OptionError(msg)
         if self.std <= 0:
             msg = (
-                f"{where} has a standard deviation of {self.std:g}, but --normalize zscore needs a "
-                "positive one; compute statistics of voxels that are not all equal"
+                f"{where} has a standard deviation of {self.std:g}, which must be positive for "
+                "--normalize zscore; compute statistics of voxels that are not all equal"
             )
             raise OptionError(msg)
         return self.mean, self.std

@@ -369,7 +369,7 @@ def test_code_that_makes_no_network(tmp_path):
     with pytest.raises(ModelError, match="Net in code.py of .* failed with .*depth.*TypeError"):
         read_package(path).load()
     path = changed(folder, lambda d: code(d).update(callable="Other"))
-    with pytest.raises(ModelError, match="code.py of .* defines no Other"):
+    with pytest.raises(ModelError, match="names Other, but code.py defines no Other"):
         read_package(path).load()
 
 

@@ -248,5 +248,5 @@ def test_as_many_weights_as_the_file_holds(widths, norm):
         "in_channels": 2, "out_channels": 3, "widths": widths, "embedding": (1, 5, 5),
     }  # fmt: skip
     _check_size(settings, {"all": torch.empty(count)})
-    with pytest.raises(ValueError, match=f"{count} weights, but the weight file has {count - 1}"):
+    with pytest.raises(ValueError, match=f"{count} weights, but .* contains only {count - 1}"):
         _check_size(settings, {"all": torch.empty(count - 1)})

@@ -328,7 +328,7 @@ def test_what_cannot_be_read_is_named_in_one_sentence(model, file, keys, to, mes
 def test_missing_files_and_folds_are_named(model, tmp_path):
     """A folder without plans, a fold that does not exist, a checkpoint that was not written."""
     folder = model("plain")
-    with pytest.raises(OptionError, match=r"--folds 0,7 .* which has 0, 1; use --folds 0,1"):
+    with pytest.raises(OptionError, match=r"--folds 0,7 .* has only 0, 1; use --folds 0,1"):
         read_model(folder, ["0", "7"])
     with pytest.raises(ModelError, match=r"has no fold with checkpoint_best.pth.*--checkpoint"):
         read_model(folder, checkpoint="best")
@@ -360,13 +360,13 @@ def test_mirror_axes_are_checked(model, axes):
     write_model(read_model("plain", ["0"]), "model.zip")
     shutil.rmtree("plain")
     write_folder(Path("plain"), "plain", inference_allowed_mirroring_axes=axes)
-    with pytest.raises(ModelError, match=r"mirror.*in order"):
+    with pytest.raises(ModelError, match=r"mirror.*in ascending order"):
         read_model("plain")
     about = {"format": "chunkflow nnunet 1", "configuration": "3d_fullres", "mirror_axes": axes}
     with zipfile.ZipFile("model.zip") as old, zipfile.ZipFile("bad.zip", "w") as new:
         for name in old.namelist():
             new.writestr(name, json.dumps(about) if name == "nnunet.json" else old.read(name))
-    with pytest.raises(ModelError, match=r"mirrors along the axes .* in order"):
+    with pytest.raises(ModelError, match=r"mirrors along the axes .* in ascending order"):
         read_model("bad.zip")
 
 
@@ -395,10 +395,10 @@ def test_plans_name_only_classes_of_torch(model, name):
 @pytest.mark.parametrize(
     ("case", "more", "message"),
     [
-        ("plain", ["--num-input-channels", 1], "is 1, but model plain has 2"),
-        ("plain", ["-c", 2], "is 2, but model plain has 3"),
-        ("plain", ["--normalize-mean", "3,4", "--normalize-std", "1,1"], "do not suffice"),
-        ("plain", ["--folds", "5"], "which has 0, 1"),
+        ("plain", ["--num-input-channels", 1], "input channels of model plain is 2"),
+        ("plain", ["-c", 2], "output channels of model plain is 3"),
+        ("plain", ["--normalize-mean", "3,4", "--normalize-std", "1,1"], "suffice only for ZScoreNormalization"),
+        ("plain", ["--folds", "5"], "has only 0, 1"),
     ],
 )  # fmt: skip
 def test_options_that_contradict_the_model_are_refused(model, case, more, message):

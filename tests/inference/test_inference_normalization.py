@@ -139,7 +139,11 @@ GOOD = {"mean": 1, "std": 2, "percentiles": {"1": 3, "99": 4, "50": 3}}
         ([GOOD | {"percentiles": {"1": 3, "1.0": 4}}], {}, "percentile '1.0'; .* each given once"),
         ([GOOD | {"percentiles": {"p1": 3}}], {}, "percentile 'p1'; .* from 0 to 100"),
         ([GOOD | {"percentiles": {"101": 3}}], {}, "percentile '101'"),
-        ([GOOD], {"method": "percentile", "percentiles": (2, 99)}, "no percentile 2; .*1, 50, 99"),
+        (
+            [GOOD],
+            {"method": "percentile", "percentiles": (2, 99)},
+            "lacks percentile 2 .*1, 50, 99",
+        ),
         ([{"mean": 1}], {"method": "percentile"}, "lacks percentile 1 .it has none"),
         ([GOOD], {"method": "percentile", "percentiles": (1, 50)}, "has 3 as percentile 1 and 3 "),
         ([GOOD], {"method": "percentile", "percentiles": (99, 1)}, "the lower one first"),
@@ -209,10 +213,19 @@ def test_numbers_do_what_a_file_with_these_numbers_does(
             {"mean": (1.0, 2.0), "std": (2.0, 2.0)},
             "have statistics of 2 channels, but the image has 1; give 1 of each",
         ),
-        ({"mean": (1.0,), "std": (0.0,)}, "channel 0 .* standard deviation of 0, .* be positive"),
+        (
+            {"mean": (1.0,), "std": (0.0,)},
+            "channel 0 .* standard deviation of 0, .* be positive",
+        ),
         ({"mean": (1.0,), "std": (-2.0,)}, "standard deviation of -2"),
-        ({"method": "dtype", "mean": (1.0,)}, "mean is for .* zscore, but --normalize is dtype"),
-        ({"method": "percentile", "std": (1.0,)}, "std is for .* zscore, .* leave --normalize-std"),
+        (
+            {"method": "dtype", "mean": (1.0,)},
+            "mean is only for .* zscore, but --normalize is dtype",
+        ),
+        (
+            {"method": "percentile", "std": (1.0,)},
+            "std is only for .* zscore, .* leave --normalize-std",
+        ),
         (
             {"mean": (1.0, 2.0), "std": (2.0, 2.0), "num_channels": 2, "joint": True},
             "normalised together, but the statistics in --normalize-mean and --normalize-std diff",

@@ -79,7 +79,7 @@ def test_damaged_objects_are_computed_and_counted(place, caplog):
         volume.do(name)
     np.testing.assert_array_equal(volume.output, volume.whole()[0])
     assert volume.exchange.counts.refused.total() >= damaged
-    assert caplog.text.count("stored cannot be used: the object") == 1
+    assert caplog.text.count("stored cannot be used: the ") == 1
     assert f"-{first} stored cannot be used" in caplog.text
 
 

@@ -292,7 +292,7 @@ def test_network_of_sections_that_returns_something_else(write):
         InstantiatedModel = lambda x: x[1:]
     """)
     backend = create_backend(model=path, spatial_dims=2, **SIZES)
-    with pytest.raises(ModelError, match=r"\(7, 1, 16, 16\) for 8 sections; .* \(8, 3, y, x\)"):
+    with pytest.raises(ModelError, match=r"\(7, 1, 16, 16\) for 8 sections, but .* \(8, 3, y, x\)"):
         backend(batch())
 
 
@@ -378,7 +378,7 @@ def test_options_that_cannot_work(options, message):
 def test_function_is_no_module_to_convert(write):
     """A network that is no module can be run by PyTorch only."""
     path = write("InstantiatedModel = lambda x: x")
-    with pytest.raises(OptionError, match="makes a function; choose --backend torch"):
+    with pytest.raises(OptionError, match="is a function; choose --backend torch"):
         create_backend(model=path, backend="openvino", **SIZES)
 
 

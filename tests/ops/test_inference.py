@@ -87,12 +87,12 @@ NAMED = ["--output-names", "a,b"]
         ),
         (["--output-kind", "logit,vector"], "--output-kind has values .* add --output-names"),
         (NAMED, "lists 2 outputs, --output-channels lists 0 .* either a kind for every output"),
-        ([*NAMED, "--output-channels", "3"], "2 in --output-names, 1 in --output-channels"),
+        ([*NAMED, "--output-channels", "3"], "lists 2 outputs, --output-channels lists 1"),
         ([*NAMED, "--output-channels", "3,0"], "'3,0' is not a list of numbers above 0; write 3,1"),
         ([*NAMED, "--output-channels", "3,x"], "'3,x' is not a list of numbers above 0"),
         (
             [*NAMED, "--output-channels", "3,1", "--output-kind", "affinity"],
-            "1 in --output-kind; give a name, a number of channels",
+            "--output-kind lists 1; list a name and a number of channels",
         ),
         (
             [*NAMED, "--output-channels", "3,1", "--augment"],
