@@ -955,9 +955,7 @@ def test_weights_that_are_there_twice(write, tmp_path):
     state = state_of(path)
     twice = {f"{name}.{key}": value for name in ("net", "model") for key, value in state.items()}
     torch.save(twice, tmp_path / "w.pt")
-    with pytest.raises(
-        ModelError, match=r"2 times, with the prefixes net\., model\.; save only one"
-    ):
+    with pytest.raises(ModelError, match=r"2 times, with the prefixes net\., model\.; save only"):
         create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
 
 

@@ -397,7 +397,7 @@ def test_plans_name_only_classes_of_torch(model, name):
     [
         ("plain", ["--num-input-channels", 1], "input channels of model plain is 2"),
         ("plain", ["-c", 2], "output channels of model plain is 3"),
-        ("plain", ["--normalize-mean", "3,4", "--normalize-std", "1,1"], "suffice only for ZScoreNormalization"),
+        ("plain", ["--normalize-mean", "3,4", "--normalize-std", "1,1"], "suffice only for ZScore"),
         ("plain", ["--folds", "5"], "has only 0, 1"),
     ],
 )  # fmt: skip
