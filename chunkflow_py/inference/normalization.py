@@ -330,7 +330,7 @@ class ChannelStatistics:
         if bottom >= top:
             msg = (
                 f"{where} has {bottom:g} as percentile {low:g} and {top:g} as percentile {high:g}, "
-                "but the second must be larger; choose other percentiles with "
+                "but the second value must be larger than the first; choose other percentiles with "
                 "--normalize-percentiles"
             )
             raise OptionError(msg)

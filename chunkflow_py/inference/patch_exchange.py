@@ -642,10 +642,10 @@ class TaskExchange:
         ]
 
     def look(self, patch: BoundingBox) -> None:
-        """Start to read new objects for this task, if there may be any.
+        """Start to read objects for this task that may have been stored since the last call.
 
-        New objects are expected in two cases: *patch* is the first of a layer (patches with equal
-        z), or a task of this process has passed parts to the store since the last call.
+        Nothing is read unless *patch* is the first of a layer (patches with equal z), or a task of
+        this process has passed parts to the store since the last call.
 
         Args:
             patch: output box of the next patch.

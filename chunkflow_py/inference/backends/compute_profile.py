@@ -124,7 +124,7 @@ def check_dtype(dtype: str, device: torch.device) -> None:
 
 
 def bfloat16_unit(device: torch.device) -> str:
-    """Return the hardware unit for bfloat16: amx, avx512_bf16, cuda, or ``emulated`` for none."""
+    """Return the bfloat16 unit of the hardware (amx, avx512_bf16 or cuda), else ``emulated``."""
     if device.type == "cuda":
         native = torch.cuda.get_device_capability(device) >= (8, 0)
         return "cuda" if native else "emulated"

@@ -92,7 +92,7 @@ class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _pairs(network: nn.Module, shape: Sequence[int]) -> list[tuple[str, str]]:
-    """Return pairs of a convolution and the BatchNorm that is the only user of its result."""
+    """Return pairs of names: a convolution, and a BatchNorm that alone uses its result."""
     simple = {name for name, module in network.named_modules() if _is_simple(module)}
     if not any(isinstance(network.get_submodule(name), _NORMS) for name in simple):
         return []  # a run on `meta` imports PyTorch's compiler, which takes a second and more
