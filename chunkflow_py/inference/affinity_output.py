@@ -1,4 +1,8 @@
-"""Convert the affinities that a network returns to the convention in which they are stored.
+"""Convert affinities from the convention of a network to the convention in which they are stored.
+
+An affinity belongs to an edge between two neighbouring voxels. The network may put an affinity at
+the lower voxel of the edge (``source``) or at the upper voxel (``target``). The stored convention
+is ``target``, with the channels in the order x, y, z:
 
 ```
 network, at source      a   b   c   .      value at the lower voxel of each edge
@@ -7,8 +11,9 @@ stored, at target       .   a   b   c      value at the upper voxel: moved up by
 output patch              |-------|        complete, because the margin is at least one voxel
 ```
 
-Values are moved within each patch, before its margin is cut off. A patch therefore needs no values
-of other patches. Blending and `--augment` receive affinities in the stored convention.
+Values are moved within each patch, before the margin of the patch is cut off. A patch therefore
+needs no values of other patches. Blending and `--augment` receive affinities in the stored
+convention.
 """
 
 from __future__ import annotations
@@ -34,17 +39,17 @@ _STORE = (
 def as_stored(
     output: torch.Tensor, layout: AffinityLayout, first_channels: Iterable[int]
 ) -> torch.Tensor:
-    """Return the output of a network with affinities in the stored convention.
+    """Return the output of a network with affinities at the upper voxel, in the order x, y, z.
 
     Args:
         output: (n, c, z, y, x); not changed.
-        layout: convention of the affinities in *output*.
+        layout: order and position of the affinities in *output*.
         first_channels: index of the first channel of each group of three affinities.
 
     Returns:
-        (n, c, z, y, x): *output* itself if nothing is converted, else a copy. Values that were
-        stored at the lower voxel are moved up by one voxel along their axis; plane 0 of that axis,
-        whose edges lead out of the patch, is then 0.
+        (n, c, z, y, x): *output* itself if *layout* is the stored convention, else a copy. Values
+        at the lower voxel of an edge are moved to the upper voxel. Plane 0 along the axis of the
+        edge becomes 0, because the edges of this plane lead out of the patch.
     """
     if layout == DEFAULT_LAYOUT:
         return output
@@ -68,17 +73,17 @@ def check_layout(
     input_patch_size: Zyx,
     output_patch_size: Zyx,
 ) -> None:
-    """Check that affinities in this convention can be converted.
+    """Check that the options allow affinities in *layout* to be converted as they are stored.
 
     Args:
-        layout: convention of the network.
+        layout: order and position of the affinities that the network returns.
         first_channels: index of the first channel of each group of three affinities.
         input_patch_size: size of the input patch, voxels, zyx.
         output_patch_size: size of the output patch, voxels, zyx.
 
     Raises:
-        OptionError: the output contains no affinities, or has no margin from which values can be
-            moved into it.
+        OptionError: the output contains no affinities, or affinities must be moved by one voxel
+            although the output patch is as large as the input patch along some axis.
     """
     if layout == DEFAULT_LAYOUT:
         return
@@ -104,21 +109,23 @@ def check_layout(
 
 
 def check_whole(model: str, layout: AffinityLayout, size: Zyx, input_patch_size: Zyx) -> None:
-    """Check that a network returns whole patches if affinities are moved out of the margin.
+    """Check that a network returned patches with their margin, if affinities must be moved.
+
+    A value that is moved by one voxel into the output patch comes from the margin.
 
     Args:
         model: name or file of the network, for the message.
-        layout: convention of the network.
+        layout: order and position of the affinities that the network returns.
         size: size of the patches that the network returned, voxels, zyx.
         input_patch_size: size of the input patch, voxels, zyx.
 
     Raises:
-        ModelError: the network returned smaller patches.
+        ModelError: affinities must be moved, and *size* differs from *input_patch_size*.
     """
     if layout.at == "source" and size != input_patch_size:
         msg = (
             f"--affinity-at source needs the margin of each patch, but model {model} returned "
             f"patches of {size}, not of the input patch size {input_patch_size} (zyx, voxels); "
-            f"let it return the whole patch, {_STORE}"
+            f"let the network return the whole patch, {_STORE}"
         )
         raise ModelError(msg)

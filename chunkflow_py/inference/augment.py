@@ -12,8 +12,9 @@ flipped back                                                a  b  c  .
 moved to the next voxel                                     .  a  b  c
 ```
 
-The lowest plane (.) receives no value from a flipped run, so its mean is over the other runs. A
-transpose of y and x swaps the channels y and x.
+The lowest plane (.) receives no value from a patch flipped along d. The mean in this plane is
+therefore over the patches that are not flipped along d. A transpose of y and x swaps the channels y
+and x.
 
 A vector belongs to one voxel and has a direction, such as towards the centre of a cell. In a patch
 flipped along d, the component along d has the opposite sign, so it is negated when the output is
@@ -99,17 +100,18 @@ def augmented(
     """Return the mean output of *network* over the symmetries of a patch.
 
     Args:
-        network: maps (n, c, z, y, x) to (n, c, z, y, x) of the same extent, or cropped by the same
-            margin on both sides. Its values must not be multiplied by a window.
-        batch: (n, c, z, y, x) with y equal to x; not changed.
+        network: function that maps (n, c, z, y, x) to (n, c, z, y, x). Along z, y and x, the output
+            is as large as the input, or smaller by an equal margin at both ends. The output must
+            not yet be multiplied by blending weights.
+        batch: (n, c, z, y, x) with equal sizes along y and x; not changed.
         kind: ``affinity`` if the first three channels are affinities x, y, z with the lower
             neighbour; ``vector`` if they are the components x, y, z of a vector. All other
             channels, and all channels of any other kind, are values of single voxels.
         in_plane: use the 8 symmetries that do not flip z instead of all 16.
 
     Returns:
-        (n, c, z, y, x) float32. Affinities on the lowest plane of their axis are the mean of the
-        runs that have a value there.
+        (n, c, z, y, x) float32. In the lowest plane along an axis, the affinities along this axis
+        are the mean over the symmetries that do not flip this axis.
 
     Raises:
         OptionError: patches are not square in plane, or an affinity or vector output has fewer
@@ -118,8 +120,8 @@ def augmented(
     height, width = batch.shape[-2:]
     if height != width:
         msg = (
-            f"augmentation transposes y and x, but the input patch is {height} x {width} (y, x, "
-            f"voxels); make it {height} x {height} or {width} x {width}, or leave --augment out"
+            f"--augment transposes y and x, but the input patch is {height} x {width} (y, x, "
+            f"voxels); make --input-patch-size square in plane, or leave --augment out"
         )
         raise OptionError(msg)
     affinity = kind == AFFINITY
@@ -148,7 +150,6 @@ def augmented(
 
 
 def _add(total: torch.Tensor, values: torch.Tensor, axis: int, *, moved: bool) -> None:
-    """Add (n, z, y, x) *values* to *total*, shifted up by one voxel along *axis* if *moved*."""
     if not moved:
         total += values
         return
@@ -160,7 +161,7 @@ def _check(output: torch.Tensor, kind: str | None) -> None:
     height, width = output.shape[-2:]
     if height != width:
         msg = (
-            f"augmentation transposes y and x, but the output patch is {height} x {width} (y, x, "
+            f"--augment transposes y and x, but the output patch is {height} x {width} (y, x, "
             "voxels); make --output-patch-size square in plane, or leave --augment out"
         )
         raise OptionError(msg)

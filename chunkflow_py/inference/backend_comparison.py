@@ -104,10 +104,11 @@ def non_empty_batches(
     Args:
         patches: (k, c, z, y, x) float32, normalised.
         batch_size: number of patches in a batch; the last batch is padded with zeros.
-        most: largest number of patches to use.
+        most: limit of the number of patches to use.
 
     Returns:
-        Batches of (batch_size, c, z, y, x); an empty list if all patches are constant.
+        Batches of (batch_size, c, z, y, x), without patches whose voxels are all equal; an empty
+        list if this is so for all patches.
     """
     spread = patches.flatten(1).std(1)
     order = [int(k) for k in spread.argsort(descending=True)[:most] if float(spread[k]) > 0]
@@ -147,10 +148,10 @@ class BackendTrial:
         name: name of the backend.
         seconds: median time of a forward pass in seconds, with the requested dtype; ``None`` if
             the backend did not run.
-        error: largest difference from the result of PyTorch, both computed in float32. If PyTorch's
-            result has absolute values above 1, the difference is divided by the largest of them.
-            ``None`` if the backend did not run.
-        reason: why the backend cannot be chosen; empty if it can be.
+        error: largest absolute difference between the results of this backend and of PyTorch, both
+            computed in float32. If the largest absolute value of PyTorch's result is above 1, the
+            difference is divided by that value. ``None`` if the backend did not run.
+        reason: why the backend cannot be chosen; empty if the backend can be chosen.
     """
 
     name: str
@@ -191,10 +192,11 @@ def choose_backend(
     Only one backend at a time is in memory. If two backends are equally fast, the first is chosen.
 
     Args:
-        make: function (name of a backend, dtype) that returns the backend. If the function raises
-            an error, the backend is not chosen, and its trial records the error.
-        names: names of the backends to try. The first must be PyTorch, with which the results of
-            the others are compared.
+        make: function that receives the name of a backend and a dtype, and returns the backend. If
+            the function raises an error, the backend is not chosen, and its trial records the
+            error.
+        names: names of the backends to try. The first must be PyTorch, because the results of the
+            other backends are compared with its results.
         patches: non-empty batches (n, c, z, y, x) float32, on the device.
         dtype: dtype of the production run, used for timing; errors are measured in float32.
         tolerance: largest error allowed in float32.
@@ -228,10 +230,13 @@ def choose_backend(
 
 
 def fastest(trials: Sequence[BackendTrial]) -> BackendTrial:
-    """Return the fastest usable trial; if trials differ by at most 2 %, return the first of them.
+    """Return the fastest trial of a backend that can be chosen (its ``reason`` is empty).
+
+    A later trial is preferred to an earlier one only if the later trial is more than 2 % faster,
+    because timings vary by about as much.
 
     Raises:
-        ModelError: no trial is usable.
+        ModelError: no backend can be chosen.
     """
     best: BackendTrial | None = None
     for each in trials:
@@ -274,7 +279,7 @@ def _measure(
     dtype: str,
     wanted: list[torch.Tensor],
 ) -> BackendTrial:
-    """Measure one backend against the results in *wanted*; fill this list if it is empty."""
+    # The first backend (PyTorch) fills *wanted*; the errors of the others are measured against it.
     error = 0.0
 
     def compare(index: int, found: torch.Tensor) -> None:
@@ -305,15 +310,16 @@ def seconds_per_batch(
 ) -> float:
     """Return the median time of a forward pass in seconds.
 
-    The first pass of a backend is slow, so run one before this call.
+    Before this call, run the backend once, because the first pass of a backend is slow.
 
     Args:
         backend: backend to measure.
         batches: batches to run in turn, each at least once.
-        most: largest number of forward passes, but at least one for each batch.
-        enough_s: stop when the passes have taken this many seconds, but run at least three passes,
-            and at least one for each batch; 0 disables this limit.
-        on_output: called once for each batch, with its index and output.
+        most: number of forward passes. If there are more batches than this number, each batch is
+            run once.
+        enough_s: stop early when the passes have taken this many seconds in total. At least three
+            passes are run, and at least one for each batch. With 0, never stop early.
+        on_output: called once for each batch, with the index of the batch and the output.
     """
     seconds: list[float] = []
     with torch.inference_mode():

@@ -1,4 +1,7 @@
-"""Load a network for a framework and a backend; `backends/__init__.py` lists both."""
+"""Load a network as a kind of model (framework) and for a library that runs it (backend).
+
+`backends/__init__.py` lists the frameworks and the backends.
+"""
 
 from __future__ import annotations
 
@@ -92,26 +95,30 @@ def create_backend(
         backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime`` or
             ``auto``.
         dtype: arithmetic of the network; ``bfloat16`` and ``float16`` (CUDA only) leave
-            normalisation layers in float32.
+            the normalisation layers of the network in float32.
         compile: compile the network for the shape of the batch (``torch`` only).
-        tf32: let CUDA multiply float32 with 10 bits of mantissa.
+        tf32: let CUDA round float32 numbers to 10 bits of mantissa before they are multiplied.
         cuda_graphs: on CUDA, capture the forward pass once and replay it, where possible.
         fold: fold BatchNorm into the convolutions before it (``torch`` only).
         spatial_dims: 3, or 2 to run a 2D network section by section.
-        outputs: names of the outputs to join, in order: keys of the dict that the network
-            returns, or positions in its tuple.
-        output_channels: channels of each of *outputs*.
+        outputs: names of the outputs to join, in order. If the network returns a dict, the names
+            are keys of the dict. If it returns a tuple, any names for the first items of the tuple.
+        output_channels: number of channels of each of *outputs*.
         affinity_order: order of the channels of affinities that the network returns.
         affinity_at: voxel at which the network returns an affinity; see `AffinityLayout`.
-        affinity_channels: first channel of each group of three affinities, which are converted to
-            the convention in which they are stored.
-        window: (z, y, x) float32 of the output patch size; ``universal`` multiplies patches by it.
-        trust_weights: unpickle any object in the weight file, which can run code.
-        orientations: for a MONAI bundle, the orientation of the network and that of the image.
-        in_memory: the network itself, which is copied; *model* is then only the name to show.
-        patches: non-empty batches for ``auto`` to measure with (default: synthetic ones).
-        folds: for ``nnunet``, folds to average (default: all).
-        mirror: for ``nnunet``, average over mirror images along the axes of the training.
+        affinity_channels: first channel of each group of three affinities. These affinities are
+            converted from *affinity_order* and *affinity_at* to the stored convention.
+        window: blending weights of the voxels of an output patch, (z, y, x) float32. Only the
+            framework ``universal`` multiplies its results by these weights.
+        trust_weights: unpickle any object in the weight file. Such a file can run code.
+        orientations: for a MONAI bundle, the orientation that the network expects and the
+            orientation of the image.
+        in_memory: the network itself, which is copied. *model* is then only a name for messages.
+        patches: batches with which ``auto`` compares the backends (default: synthetic batches).
+        folds: for ``nnunet``, the folds of the cross-validation whose networks are averaged
+            (default: all folds).
+        mirror: for ``nnunet``, average the outputs over mirror images of the patch, along the axes
+            that were mirrored in training.
 
     Raises:
         OptionError: an option is invalid, or does not work with other options or on this machine.
@@ -244,7 +251,7 @@ def create_backend(
 
 
 def _kernel_dims(network: Any) -> frozenset[int]:
-    """Return the numbers of axes of the network's kernels: 2, 3 or both."""
+    """Return whether the network has kernels with 2 axes, with 3 axes, or both."""
     weights = network.parameters() if hasattr(network, "parameters") else ()
     return frozenset(weight.ndim - 2 for weight in weights if weight.ndim in {4, 5})
 
@@ -269,7 +276,7 @@ def _from_file(model: str, shape: tuple[int, ...], backend: str, dtype: str, dev
 
 
 def _chosen(given: dict[str, Any], shape: tuple[int, ...]) -> Backend:
-    """Return the network on the fastest backend whose results agree with PyTorch's."""
+
     from chunkflow_py.inference.backend_comparison import choose_backend, example_patches
 
     device = device_of(given["device"])
@@ -298,8 +305,8 @@ def _converted(
 
     if not isinstance(network, torch.nn.Module):
         msg = (
-            f"--backend {backend} converts a torch.nn.Module, but {source.model} makes a "
-            f"{type(network).__name__}; choose --backend torch"
+            f"--backend {backend} can convert only a torch.nn.Module, but the network of model "
+            f"{source.model} is a {type(network).__name__}; choose --backend torch"
         )
         raise OptionError(msg)
     # A program has no training mode to leave.
@@ -338,15 +345,15 @@ def _is_inferencer(module: ModuleType) -> bool:
 
 def _check_torch(backend: str, what: str) -> None:
     if backend not in {"torch", "auto"}:
-        msg = f"--backend {backend} cannot run {what}; choose torch, or leave --backend out"
+        msg = f"--backend {backend} cannot run {what}; choose --backend torch"
         raise OptionError(msg)
 
 
 def _check_layout(layout: AffinityLayout, what: str) -> None:
     if layout != DEFAULT_LAYOUT:
         msg = (
-            f"--affinity-order and --affinity-at cannot convert the output of {what}; leave them "
-            "out here, and give them to agglomerate or segment-affinity"
+            f"--affinity-order and --affinity-at cannot convert the output of {what}; leave both "
+            "options out of inference, and give both to agglomerate or segment-affinity"
         )
         raise OptionError(msg)
 

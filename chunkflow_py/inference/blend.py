@@ -1,21 +1,23 @@
-"""Blend patches: add up weighted patches in a strip, and return each row once it is complete.
+"""Blend patches: add up weighted patches in a strip, and return each row when it is complete.
 
-Patches arrive in the order of the grid: z slowest, then y, then x. The row of patches that is being
-summed is held in one strip, which has the size of a patch along z and y, and the size of the box
-along x:
+Patches arrive in the order of the grid: z slowest, then y, then x. A row is all patches with equal
+z and y. The sums of the current row are stored in one strip. The strip has the size of a patch
+along z and y, and along x the size of the box that the patches cover:
 
 ```
         y |--- row j ---|                       z |-- layer k --|
               |--- row j+1 ---|                         |-- layer k+1 --|
 strip     |=============|                     strip |===========|
-done      |===|          returned: no later   done  |=====|
-kept          |=========| patch touches it    kept        |=====| stored in `carry` until layer k+1
+done      |===|           returned, because   done  |=====|
+                          no later patch
+                          touches these voxels
+kept          |=========|                     kept        |=====| stored in `carry` until layer k+1
 ```
 
-The workspace is the strip and the planes that two layers share. Its size does not depend on the
-size of the box along z, and a row is still in the CPU cache when it is returned. Sums are computed
-in the order of the grid and in float32, so the bytes of a voxel do not depend on the box in which
-it was computed.
+The memory that is needed is the strip, and the planes that two layers share. The amount does not
+depend on the size of the box along z. A row is still in the CPU cache when it is returned. Sums are
+computed in float32 and in the order of the grid, so a voxel has the same bytes in every box that
+contains the voxel.
 """
 
 from __future__ import annotations
@@ -41,15 +43,16 @@ _WEIGHTS_KEPT = 4  # regions: first, inner, last but one and last row of a layer
 
 
 class BlendedRegion(NamedTuple):
-    """Voxels that no later patch touches.
+    """Sums over patches, with values p and weights w, for a box that no later patch touches.
 
     Attributes:
-        box: box of these voxels.
+        box: box of the voxels.
         sums: (c, z, y, x) float32, Σ w·p; may be overwritten; valid until the next region.
-        weights: (z, y, x) float32, Σ w; must not be changed. With *share*, Σ w of the patches that
-            have values, and a positive number where no patch has values.
-        share: (z, y, x) float32 in [0, 1], the part of Σ w that belongs to patches with values;
-            ``None`` if it is 1 everywhere or was not requested.
+        weights: (z, y, x) float32, Σ w; must not be changed. If *share* is not ``None``, only
+            patches with values are summed, and the weight is a positive number where there are
+            none.
+        share: (z, y, x) float32 in [0, 1]: Σ w over the patches with values, divided by Σ w over
+            all patches. ``None`` if the share is 1 everywhere or was not requested.
     """
 
     box: BoundingBox
@@ -59,16 +62,17 @@ class BlendedRegion(NamedTuple):
 
 
 class Blender:
-    """Computes Σ w·p and Σ w over patches that arrive in grid order.
+    """Computes Σ w·p and Σ w over patches with values p and weights w, which come in grid order.
 
-    Buffers are reused for the next box if its shapes are the same.
+    Buffers are reused for the next box if the next box needs buffers of the same shapes.
 
     Args:
-        window: (z, y, x) float32, weights of an output patch; sums are computed on its device.
+        window: weights of the voxels of an output patch, (z, y, x) float32. Sums are computed on
+            the device of this tensor.
         channels: number of channels of the network's output.
-        shares: average only the patches that have values, and also return their share of the
-            weights. If false, patches without values are averaged as zeros. An activation after
-            blending needs the shares, because the activation is not linear in the mean.
+        shares: leave patches without values out of the sums, and return `BlendedRegion.share`. If
+            false, a patch without values counts as zeros. Shares are needed if an activation is
+            applied after blending, because the activation is not linear.
     """
 
     def __init__(self, window: torch.Tensor, channels: int, *, shares: bool = False) -> None:
@@ -106,7 +110,7 @@ class Blender:
         return self._window.new_empty(shape)
 
     def advance(self, patch: BoundingBox) -> Iterator[BlendedRegion]:
-        """Prepare for *patch*, the next of the grid; yield the regions that are now complete."""
+        """Start the row of *patch*, the next patch; yield regions that are now complete."""
         row = (self._starts[0].index(patch.start.z), self._starts[1].index(patch.start.y))
         if row != self._row:
             yield from self.finish()
@@ -146,7 +150,9 @@ class Blender:
                     into.copy_(part)
 
     def _parts(self, patch: BoundingBox) -> Iterator[tuple[bool, tuple[slice, slice, slice]]]:
-        """Yield the boxes that make up a patch, and for each, whether no earlier patch covers it.
+        """Divide a patch into boxes; yield whether a box is fresh, and the slices of the box.
+
+        No earlier patch covers a fresh box.
 
         ```
         z   +-----------------+       1  planes that the previous layer touched
@@ -174,7 +180,7 @@ class Blender:
         yield True, (z, y, x)
 
     def finish(self) -> Iterator[BlendedRegion]:
-        """Yield the voxels that the last row completes; call this after the last patch."""
+        """Yield the voxels that are complete after the last patch of a row."""
         if self._row is None:
             return
         (layer, row), self._row = self._row, None
@@ -193,7 +199,7 @@ class Blender:
     # --- the strip -----------------------------------------------------------------------------
 
     def _open(self, index: tuple[int, int]) -> None:
-        """Copy the sums of earlier layers to the strip; `add` initialises the rest."""
+        # Copy the sums of the earlier layer to the strip; `add` sets the other voxels.
         layer, row = index
         height, length, _ = self._window.shape
         z, y, _ = self._starts
@@ -206,7 +212,8 @@ class Blender:
         self._row = index
 
     def _put_by(self, planes: int, first: int, lines: int) -> None:
-        """Keep the planes after the first *planes* for the next layer; move remaining lines up."""
+        # Planes after the first *planes* also belong to the next layer, and lines after the first
+        # *lines* also belong to the next row.
         height, length, _ = self._window.shape
         if planes < height:
             self._carry[:, : height - planes, first : first + lines] = self._strip[
@@ -220,7 +227,7 @@ class Blender:
     # --- the weights ---------------------------------------------------------------------------
 
     def _weights_on(self, box: BoundingBox) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the weights and share of a region, which depend on its place among the patches."""
+        # Regions that are touched by patches in the same way have the same weights.
         touching = tuple(
             tuple(start - low for start in starts if low - size < start < high)
             for starts, size, low, high in zip(
@@ -248,7 +255,7 @@ class Blender:
         size: Zyx,
         without: Collection[tuple[int, ...]] = (),
     ) -> torch.Tensor:
-        """Sum the windows in the order of the values, so that a constant image stays exact."""
+        # In the order in which values are summed, so that a constant image is blended exactly.
         weights = self._window.new_zeros(size)
         for corner in product(*starts):
             if corner in without:
@@ -260,7 +267,7 @@ class Blender:
 
 
 def _shared(start: int, size: int, extent: int) -> tuple[slice, slice]:
-    """Return where [start, start + size) and [0, extent) overlap, in coordinates of each."""
+    # The overlap of [0, extent) and [start, start + size), as slices of both.
     low, high = max(start, 0), min(start + size, extent)
     return slice(low, high), slice(low - start, high - start)
 
@@ -270,26 +277,29 @@ BUMPS: tuple[Bump, ...] = get_args(Bump)
 
 
 def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
-    """Return the weight of each voxel of a patch.
+    """Return the blending weight of each voxel of a patch.
 
-    With i = 0 … n−1 along an axis of n voxels:
+    Along an axis of n voxels, a voxel has the position i = 0 … n−1. Sums Σ and products Π are over
+    the three axes:
 
     * ``wu``: exp(−Σ 1/(1−u²)), u = 2(i+1)/(n+1) − 1, rescaled linearly to [1, 1e6];
     * ``zung``: exp(−Σ (u(1−u))^(−3/2)), u = (i+1)/(n+1), divided by its maximum, at least 1e-6;
-    * ``gaussian``: standard deviation n/8 around the centre, maximum 1, at least 1e-6;
-    * ``gaussian-monai``: the window of MONAI: like ``gaussian``, but at least 1e-3 and not
-      rescaled;
-    * ``linear``: Π min(i+1, n−i), a tent, divided by its maximum;
+    * ``gaussian``: a Gaussian with standard deviation n/8 around the centre, with the maximum 1;
+      weights below 1e-6 are set to 1e-6;
+    * ``gaussian-monai``: the window of MONAI, which is like ``gaussian``, but weights below 1e-3
+      are set to 1e-3, and the maximum is not rescaled to 1;
+    * ``linear``: Π min(i+1, n−i), divided by the maximum;
     * ``constant``: 1;
-    * ``nnunet``: standard deviation n/8 around voxel n//2, maximum 10, as nnU-Net computes it.
+    * ``nnunet``: the window of nnU-Net, a Gaussian with standard deviation n/8 around voxel n//2,
+      with the maximum 10.
 
     Args:
         size: size of the output patch in voxels, zyx.
         bump: name of the window.
 
     Returns:
-        (z, y, x) float32, positive everywhere and symmetric along each axis; ``nnunet`` is only
-        symmetric along axes of odd size, because its centre is a voxel.
+        (z, y, x) float32, positive everywhere and symmetric along each axis. Exception: ``nnunet``
+        is symmetric only along axes of odd size, because the centre of the Gaussian is a voxel.
 
     Raises:
         OptionError: *bump* is not the name of a window.

@@ -42,10 +42,11 @@ _FROM_SETTINGS = {
 def with_package(
     options: Mapping[str, Any], given: frozenset[str] = frozenset()
 ) -> Mapping[str, Any]:
-    """Complete *options*, if ``convnet_model`` is a package, or a trained model of nnU-Net.
+    """Return *options*, completed from the package or trained nnU-Net model in ``convnet_model``.
 
-    The package decides the number of channels and of dimensions. It also decides the margin, the
-    normalisation, the activation and the voxel size, unless the user chose them.
+    The package sets the options for the numbers of channels and of dimensions. Options for the
+    margin, the normalisation, the activation and the voxel size are set only if the user did not
+    set them. If ``convnet_model`` is another model, *options* are returned as they are.
 
     Args:
         options: value of each option, keyed by its Python name.
@@ -78,7 +79,7 @@ def with_package(
 
 
 def _with_trained_model(options: Mapping[str, Any], given: frozenset[str]) -> Mapping[str, Any]:
-    """Complete *options* with what the predictor of nnU-Net does, unless the user chose otherwise.
+    """Return *options*, completed with what nnU-Net itself would use, for options not in *given*.
 
     Raises:
         ModelError: the model cannot be read, or needs an unsupported feature.
@@ -96,9 +97,10 @@ def _with_trained_model(options: Mapping[str, Any], given: frozenset[str]) -> Ma
     ):
         if name in given and options[name] != number:
             option = name.replace("_", "-")
+            kind = option.removeprefix("num-").replace("-", " ")
             msg = (
-                f"--{option} is {options[name]}, but model {model.path} has {number} "
-                f"({', '.join(plan.channels)} as input); leave --{option} out"
+                f"--{option} is {options[name]}, but the number of {kind} of model {model.path} "
+                f"is {number}; leave --{option} out"
             )
             raise OptionError(msg)
     as_labels = options["output_dtype"] == "argmax"
@@ -134,14 +136,17 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
     """Return the engine settings that the options of the command ``inference`` specify.
 
     Args:
-        options: value of each option, keyed by its Python name. An option that has the name of a
-            setting sets it; the other settings are derived.
+        options: value of each option, keyed by its Python name. An option with the name of a
+            setting is the value of this setting. The other settings are derived from several
+            options.
 
     Raises:
         OptionError: options contradict each other.
     """
     if options["activate"] == "after" and options["activation"] == "none":
-        msg = "for --activate after, add --activation sigmoid or --activation softmax"
+        msg = (
+            "--activate after needs an activation; add --activation sigmoid or --activation softmax"
+        )
         raise OptionError(msg)
     kinds = _kinds(options["output_kind"])
     outputs = _outputs(options["output_names"], options["output_channels"], kinds)
@@ -171,8 +176,8 @@ def backend_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments for `create_backend` from the options of ``inference``.
 
     Args:
-        options: value of each option, keyed by its Python name. An option that has the name of an
-            argument sets it.
+        options: value of each option, keyed by its Python name. An option with the name of an
+            argument of `create_backend` is the value of this argument.
     """
     names = inspect.signature(create_backend).parameters.keys() - _FROM_SETTINGS
     return {name: options[name] for name in sorted(names) if name in options} | {
@@ -219,14 +224,14 @@ def _outputs(
     if not names:
         if channels or len(kinds) > 1:
             option = "--output-channels" if channels else "--output-kind"
-            msg = f"{option} lists several outputs; name them with --output-names"
+            msg = f"{option} has values for outputs without names; add --output-names"
             raise OptionError(msg)
         return ()
     if len(names) != len(channels or ()) or (kinds and len(kinds) != len(names)):
         msg = (
-            f"the number of outputs differs: {len(names)} in --output-names, {len(channels or ())} "
-            f"in --output-channels, {len(kinds)} in --output-kind; give a name, a number of "
-            "channels and optionally a kind for every output"
+            f"--output-names lists {len(names)} outputs, --output-channels lists "
+            f"{len(channels or ())} and --output-kind lists {len(kinds)}; list a name and a number "
+            "of channels for every output, and either a kind for every output or none"
         )
         raise OptionError(msg)
     rows = zip_longest(names, channels or (), kinds)

@@ -26,7 +26,7 @@ def _has_ended(event: Any) -> bool:
 
 
 class Stopwatch:
-    """Sums the durations of blocks of work; on a GPU, it does not wait for work to finish."""
+    """Sums the durations of ``with`` blocks of work, without waiting for a GPU to finish."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -63,7 +63,7 @@ class Stopwatch:
             return self._seconds
 
     def so_far(self) -> float:
-        """Return the sum in seconds so far, without waiting for unfinished work."""
+        """Return the sum in seconds, without unfinished work of a GPU; does not wait."""
         # Graphs are captured per thread, so this query does not disturb a capture.
         with self._lock:
             while self._pairs and _has_ended(self._pairs[0][1]):
@@ -74,19 +74,20 @@ class Stopwatch:
 
 
 class Mark:
-    """A point in the stream of a device, which other streams or the host can wait for.
+    """A point in the queue of work (stream) of a device, for which others can wait.
 
-    On the CPU, work is finished when a call returns, so the methods of this class do nothing.
+    The host or another stream can wait until the device has done all work before this point. On the
+    CPU, work is finished when a call returns, so the methods of this class do nothing.
     """
 
     def record(self) -> None:
         """Place the mark after the work queued on the current stream."""
 
     def hold(self) -> None:
-        """Make the current stream wait for the mark, without blocking the host."""
+        """Make the current stream wait for the mark; the host continues."""
 
     def wait(self) -> None:
-        """Block the host until the mark is reached; return at once if it was never recorded."""
+        """Block the host until the mark is reached; return at once if nothing was recorded."""
 
 
 class _CudaMark(Mark):
@@ -129,11 +130,13 @@ class _CudaStream(SideStream):
 
 
 class Device:
-    """Device operations of the engine; this class implements them for the CPU, synchronously.
+    """Device operations of the engine, for the CPU, where each call returns when it is done.
+
+    A subclass implements the operations for CUDA.
 
     Attributes:
         torch: PyTorch device of the tensors.
-        asynchronous: whether a call may return before its work on the device is finished.
+        asynchronous: whether a call may return before the work that it started is finished.
     """
 
     asynchronous = False
@@ -148,7 +151,7 @@ class Device:
         return _CudaDevice(device) if device.type == "cuda" else Device(device)
 
     def enter(self) -> None:
-        """Make this the current device of the calling thread, so that the thread's marks use it."""
+        """Make this the current device of the calling thread, so that it records marks here."""
 
     def thread(self, name: str) -> ThreadPoolExecutor:
         """Return a new pool with one thread, which uses this device."""
@@ -167,7 +170,10 @@ class Device:
         return Stopwatch(self.torch)
 
     def host_buffer(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return an uninitialised host tensor, pinned for CUDA so that copies can overlap."""
+        """Return an uninitialised host tensor.
+
+        With CUDA, the memory is pinned, so that copies run while the GPU computes.
+        """
         return torch.empty(shape, dtype=dtype)
 
     def empty(self, shape: tuple[int, ...]) -> torch.Tensor:
@@ -175,7 +181,7 @@ class Device:
         return torch.empty(shape, dtype=torch.float32, device=self.torch)
 
     def bring(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return *tensor*, copied to the device unless it is there already."""
+        """Return *tensor* if it is on the device, else a copy of *tensor* on the device."""
         return tensor.to(self.torch)
 
 

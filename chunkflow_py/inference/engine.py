@@ -1,9 +1,11 @@
-"""The engine: cut patches, run the network, blend its output, in a workspace of constant size.
+"""The engine: cut patches, run the network and blend its output.
+
+Except for input and result, the memory needed does not depend on the size of a box along z.
 
 ```
-PatchLoader        cut, scale  ->  batches; for a GPU a few ahead, in a thread
-Engine (thread)                    network -> Blender: strip of sums -> complete regions
-OutputWriter                                -> type -> result; for a GPU in a thread
+PatchLoader        cut and normalise patches -> batches      (GPU: in another thread, ahead)
+Engine (thread)    network -> Blender: sums -> complete regions
+OutputWriter       mean -> output dtype -> result            (GPU: in another thread)
 ```
 
 The engine works on arrays and needs no storage library:
@@ -66,7 +68,7 @@ class Engine:
         device: operations of the network's device.
         patches_run: number of patches that the network has run on.
         patches_skipped: number of patches that were not computed, because they are empty or masked.
-        patches_found: number of patches that another task had computed.
+        patches_found: number of patches whose output another task had already computed.
     """
 
     def __init__(
@@ -82,13 +84,13 @@ class Engine:
         Args:
             backend: the network.
             settings: all other settings that decide the output.
-            staged: copy input to the device and output to the host through buffers, in separate
-                threads (default: only on a GPU).
-            device: operations of the device (default: those of the backend's device).
+            staged: copy input to the device and output to the host in separate threads (default:
+                only on a GPU).
+            device: operations of the device (default: the `Device` of the backend's device).
 
         Raises:
             OptionError: augmentation, an activation or float16 patches are requested, but the
-                network returns patches that are already multiplied by the window.
+                network returns patches that are already multiplied by the blending weights.
         """
         for option, given in (
             ("--augment", settings.augment),
@@ -97,9 +99,9 @@ class Engine:
         ):
             if backend.weighted and given:
                 msg = (
-                    f"{option} works on the network's own values, but a PatchInferencer returns "
-                    f"them already multiplied by the window; leave {option} out, or use a model "
-                    "with InstantiatedModel"
+                    f"{option} needs values that are not yet multiplied by the blending weights, "
+                    f"but a PatchInferencer returns the products; leave {option} out, or use a "
+                    "model file that defines InstantiatedModel"
                 )
                 raise OptionError(msg)
         self.backend = backend
@@ -134,12 +136,16 @@ class Engine:
 
     @property
     def network_seconds(self) -> float:
-        """Total time of finished forward passes in seconds; does not wait for the current pass."""
+        """Total time of all forward passes in seconds; does not wait for the current pass."""
         return self._clock.so_far()
 
     @property
     def batch_size(self) -> int:
-        """Number of patches in one forward pass; ``lower_batch`` may lower it below the setting."""
+        """Number of patches in one forward pass.
+
+        The number is below the setting ``batch_size`` if the engine has lowered the batch size to
+        save memory.
+        """
         return self._at_once
 
     def mean_forward_s(self) -> float:
@@ -157,10 +163,11 @@ class Engine:
             self._thread.submit(warm)
 
     def depends_on_batch(self) -> bool:
-        """Return whether the output of a patch depends on its place in a batch or on other patches.
+        """Return whether the output of a patch depends on its batch: on its position or the rest.
 
-        The same patch is run at all places of a batch, and then at the first and at the last place
-        with zeros or noise at the other places. The outputs are compared bit by bit.
+        This is measured: one patch is run at all positions of a batch, and then at the first and
+        at the last position, with zeros or noise at the other positions. The result is true if any
+        two outputs of this patch differ in a bit.
         """
         return bool(self._thread.submit(self._depends_on_batch).result())
 
@@ -223,26 +230,28 @@ class Engine:
     ) -> Future[Any]:
         """Start to compute a box, and return a future of the result.
 
-        The next box may be started before this future is done.
+        The caller may start the next box before this future is done.
 
         Args:
             array: (z, y, x) or (c, z, y, x), any real dtype; must not change until the future is
                 done.
             box: position of *array*, global voxels.
-            output_box: box to compute (default: all that the grid covers).
+            output_box: box to compute, global voxels (default: the box that the grid covers).
             domain: bounds of the volume that *array* was cut from (default: *box*).
             grid: patch grid to use (default: the grid of the settings on *domain*).
-            wanted: function (output box of a patch) that returns whether to run the network on the
-                patch. The output of other patches is zero.
-            wrap: function to apply to the result.
-            stop: event that stops the computation after the current batch.
-            on_progress: called as (patches done, all patches), in another thread.
-            exchange: exchange of patches with other tasks.
+            wanted: function that receives the output box of a patch and returns whether to run the
+                network on the patch. The output of other patches is zero.
+            wrap: function to apply to the result; the future returns what this function returns.
+            stop: event; if the caller sets this event, the computation stops after the current
+                batch.
+            on_progress: called after each batch, in another thread, with the number of patches done
+                and the number of all patches.
+            exchange: where tasks exchange the outputs of patches; ``None`` for no exchange.
 
         Returns:
-            The future of an array (c, z, y, x) of the output dtype, on *output_box*. The future may
-            raise ModelError (the network failed or returned the wrong shape) or NonFiniteError
-            (NaN, infinity).
+            The future of an array (c, z, y, x) of the output dtype, on *output_box*. The future
+            raises ModelError if the network failed or returned a wrong shape, and NonFiniteError if
+            the output contains NaN or infinity.
 
         Raises:
             ChunkError: *array* does not have the configured number of input channels.
@@ -254,7 +263,10 @@ class Engine:
         target = grid.cover if output_box is None else output_box
         data = as_channels(array, settings.num_input_channels)
         if tuple(data.shape[1:]) != box.size:
-            msg = f"an array of shape {array.shape} does not fill box {box} of size {box.size}"
+            msg = (
+                f"an array of shape {array.shape} does not have the size {box.size} of box {box}; "
+                "give an array and a box of equal size"
+            )
             raise ChunkError(msg)
         self._check_required(grid, box, target)
         patches = PatchSource(
@@ -280,7 +292,7 @@ class Engine:
         stop: Event,
         on_progress: Callable[[int, int], None] | None,
     ) -> tuple[NDArray[Any], list[Future[None]]]:
-        """Return the result, and the writes to it that are still pending."""
+        # Returns the result, and the writes to the result that are not finished.
         grid, target, exchange = patches.grid, patches.target, patches.exchange
         blender, total, done = self._blender, grid.count(target).product(), 0
         writes: list[Future[None]] = []
@@ -319,7 +331,8 @@ class Engine:
     def _values(
         self, step: Step, outputs: torch.Tensor | None, exchange: TaskExchange | None
     ) -> torch.Tensor | None:
-        """Return the output of a patch; values outside the box of a stored part are arbitrary."""
+        # Another task may have stored only a part of the output; values outside of the part are
+        # arbitrary, because no voxel of this task needs them.
         part = step.part
         if part is None or exchange is None:
             return None if step.place is None or outputs is None else outputs[step.place]
@@ -343,22 +356,22 @@ class Engine:
     def _check_required(grid: PatchGrid, box: BoundingBox, target: BoundingBox) -> None:
         if not grid.cover.contains(target):
             msg = (
-                f"output {target} reaches outside {grid.cover}, the box that the patches cover; "
-                "give an output box inside it"
+                f"output box {target} reaches outside {grid.cover}, the box that the patches "
+                f"cover; give an output box inside {grid.cover}"
             )
             raise GeometryError(msg)
         need = grid.required_input(target)
         if not box.contains(need):
             msg = (
-                f"output {target} needs input {need}, but the chunk is only {box}; load it with a "
-                f"margin of {missing_margin(need, target)} (zyx, voxels)"
+                f"output box {target} needs input box {need}, but the chunk has only {box}; load "
+                f"the chunk with a margin of {missing_margin(need, target)} (zyx, voxels)"
             )
             raise GeometryError(msg)
 
     # --- network -------------------------------------------------------------------------------
 
     def _forward(self, batch: torch.Tensor, used: int) -> torch.Tensor:
-        """Return the output of the first *used* patches of *batch*, (n, c, z, y, x)."""
+        # Only the first *used* patches of a padded batch are real.
         with self._clock.running():
             output = self._fitting(batch)
         output = self._finished(output[:used])
@@ -368,7 +381,6 @@ class Engine:
         return output
 
     def _finished(self, output: torch.Tensor) -> torch.Tensor:
-        """Return the network's output as it is blended: cropped, activated and rounded."""
         settings = self.settings
         output = self._crop(output)
         if settings.activation != "none" and settings.activate == "before":
@@ -409,23 +421,23 @@ class Engine:
         if output.shape[1] != self.settings.num_output_channels:
             msg = (
                 f"the network returned {output.shape[1]} channels, but --num-output-channels is "
-                f"{self.settings.num_output_channels}; set it to {output.shape[1]}"
+                f"{self.settings.num_output_channels}; use --num-output-channels {output.shape[1]}"
             )
             raise ModelError(msg)
         if size == geometry.output_patch_size:
             return output
         if size != geometry.input_patch_size:
             msg = (
-                f"the network returned patches of {size}; expected the input patch size "
-                f"{geometry.input_patch_size} or the output patch size "
-                f"{geometry.output_patch_size} (zyx, voxels)"
+                f"the network returned patches of size {size}, neither the input patch size "
+                f"{geometry.input_patch_size} nor the output patch size "
+                f"{geometry.output_patch_size} (zyx, voxels); change --output-patch-size"
             )
             raise ModelError(msg)
         inside = BoundingBox.from_size(geometry.margin, geometry.output_patch_size)
         return output[(slice(None), slice(None), *inside.slices())]
 
     def _check_values(self, output: torch.Tensor) -> None:
-        """Check that the values of the first batch suit the kind of the output."""
+        # Only for the first batch.
         bad = int((~torch.isfinite(output)).sum())
         if bad:
             raise NonFiniteError(non_finite(f"{bad} values", "the first batch", self.settings))
@@ -441,8 +453,8 @@ class Engine:
         if low < -1e-4 or high > 1 + 1e-4:
             msg = (
                 f"--output-kind {kind} means values in [0, 1], but the first batch has values from "
-                f"{low:.4g} to {high:.4g}; for logits use --activation sigmoid, or softmax if the "
-                "channels are exclusive classes; else choose another --output-kind"
+                f"{low:.4g} to {high:.4g}; if the values are logits, add --activation sigmoid, or "
+                "--activation softmax for exclusive classes; otherwise choose another --output-kind"
             )
             raise ModelError(msg)
 
@@ -452,7 +464,6 @@ def _completed(
     wrap: Callable[[NDArray[Any]], Any] | None,
     exchange: TaskExchange | None,
 ) -> Any:
-    """Wait for the result and for all pending writes to it; store the parts for other tasks."""
     result, writes = job.result()
     for write in writes:
         write.result()
@@ -462,15 +473,17 @@ def _completed(
 
 
 def as_channels(array: NDArray[Any], channels: int) -> NDArray[Any]:
-    """Return a (z, y, x) or (c, z, y, x) array as (c, z, y, x), after checking its channels.
+    """Return a (z, y, x) or (c, z, y, x) array as (c, z, y, x); check the number of channels.
 
     Raises:
-        ChunkError: the array does not have 3 or 4 axes, or has a number of channels other than
-            *channels*.
+        ChunkError: the array does not have 3 or 4 axes, or does not have *channels* channels.
     """
     data = array[None] if array.ndim == 3 else array
     if data.ndim != 4:
-        msg = f"an image must be (z, y, x) or (c, z, y, x); got an array of shape {array.shape}"
+        msg = (
+            f"the image has the shape {array.shape}, but an image must have the axes (z, y, x) or "
+            "(c, z, y, x)"
+        )
         raise ChunkError(msg)
     if data.shape[0] != channels:
         msg = (
@@ -483,6 +496,6 @@ def as_channels(array: NDArray[Any], channels: int) -> NDArray[Any]:
 
 
 def missing_margin(need: BoundingBox, box: BoundingBox) -> str:
-    """Return the margin around *box*, as an option value (zyx), that makes it contain *need*."""
+    """Return the margin (zyx, voxels) by which *box* must grow to contain *need*, as text."""
     low, high = box.start - need.start, need.stop - box.stop
     return " ".join(str(max(0, a, b)) for a, b in zip(low, high, strict=True))

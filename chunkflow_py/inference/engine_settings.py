@@ -40,28 +40,30 @@ class EngineSettings:
             forward pass has the same shape.
         bump: name of the blending window.
         pad: how input patches are padded outside the bounds of the volume.
-        keep_stride: let the last patch along an axis reach into the padding, instead of moving it
-            back (``--grid padded``).
+        keep_stride: let the last patch along an axis reach beyond the volume, into the padding
+            (``--grid padded``). If false, the last patch is moved back into the volume.
         spread: spread the patches evenly over the volume, as nnU-Net does (``--grid spread``).
         normalizer: normalisation of the voxels before they enter the network.
-        output_dtype: ``float32``; ``float16``; ``uint8``: 255·p rounded half to even, after
-            clamping p to [0, 1]; ``argmax``: index of the channel with the largest value, as a
-            single channel of uint8. With *region_labels*, a label instead of the index.
+        output_dtype: ``float32``, ``float16``, ``uint8`` or ``argmax``. With ``uint8``, a value p
+            is limited to [0, 1] and stored as 255·p, rounded half to even. With ``argmax``, the
+            result has one channel of uint8: the index of the channel with the largest value, or
+            the label from *region_labels*.
         region_labels: label of each channel, if the channels are probabilities of overlapping
-            regions. A voxel gets the label of the last channel whose value is above 0.5, or 0.
-        output_kind: kind of the output; decides how augmentation maps the output back, and whether
-            the first batch of outputs is checked to be in [0, 1].
+            regions. The label of a voxel is that of the last channel with a value above 0.5; if
+            there is no such channel, the label is 0.
+        output_kind: what the values of the output are, such as ``affinity``. The kind decides how
+            augmentation maps outputs back, and whether the first batch must have values in [0, 1].
         activation: function to apply to the network's output; ``softmax`` is computed over the
             channels of each output separately.
         activate: when to apply the activation: ``before`` blending, to each patch, or ``after``
             blending, to the mean of the patches.
-        patch_precision: dtype to which the output of every patch is rounded just before blending
-            (after cropping and augmentation, and after an activation of the patch). ``float32``
-            changes no value; ``float16`` rounds half to even, keeps 11 bits of mantissa, and halves
-            the bytes of the patches that tasks exchange.
-        augment: average the output over 16 flips and transposes of each patch.
-        mask_myelin_threshold: if given, the last channel is a myelin map. The other channels
-            become zero where the map is at least this value, and the map itself is dropped.
+        patch_precision: dtype to which the output of every patch is rounded before blending, but
+            after cropping, augmentation, and an activation of the patch. ``float32`` changes no
+            value. ``float16`` rounds half to even to 11 bits of mantissa, and halves the bytes of
+            the patches that tasks exchange.
+        augment: average the output over the 16 combinations of flips and a transpose of each patch.
+        mask_myelin_threshold: if given, the last channel is a myelin map. The other channels become
+            zero where the map is at least this value, and the map is not stored.
         lower_batch: use smaller batches if the GPU runs out of memory. This changes the compute
             profile, so results may differ by rounding.
         skip_empty: do not run the network on patches whose input is zero everywhere; set their
@@ -103,15 +105,14 @@ class EngineSettings:
         size = self.geometry.input_patch_size
         if self.augment and size.y != size.x:
             msg = (
-                f"--augment transposes y and x, so patches must be square in plane; the input "
-                f"patch is {size.y} x {size.x} (y, x, voxels); change --input-patch-size, or leave "
-                "--augment out"
+                f"--augment transposes y and x, but the input patch is {size.y} x {size.x} (y, x, "
+                f"voxels); make --input-patch-size square in plane, or leave --augment out"
             )
             raise OptionError(msg)
         if self.mask_myelin_threshold is not None and self.num_output_channels < 2:
             msg = (
-                "--mask-myelin-threshold takes the last channel as the myelin map, so it needs "
-                f"--num-output-channels of at least 2, not {self.num_output_channels}"
+                "--mask-myelin-threshold uses the last channel as the myelin map, but "
+                f"--num-output-channels is {self.num_output_channels}; use at least 2 channels"
             )
             raise OptionError(msg)
         if self.outputs:
@@ -165,7 +166,10 @@ class EngineSettings:
             raise OptionError(msg)
         regions = len(self.region_labels)
         if regions and regions != channels:
-            msg = f"there are labels of {regions} regions, but the output has {channels} channels"
+            msg = (
+                f"region_labels has {regions} labels, but the output has {channels} channels; "
+                "give one label for each channel"
+            )
             raise OptionError(msg)
         if self.output_dtype == "argmax" and not regions and not 2 <= channels <= 256:
             msg = (
@@ -176,7 +180,6 @@ class EngineSettings:
 
     @property
     def _channels(self) -> int:
-        """Number of output channels of the network, without the myelin map."""
         return self.num_output_channels - (self.mask_myelin_threshold is not None)
 
     @property
@@ -193,7 +196,7 @@ class EngineSettings:
 
     @property
     def output_channels(self) -> int:
-        """Number of channels of the result, without the myelin map; 1 with ``argmax``."""
+        """Number of channels of the result: 1 with ``argmax``, else all except the myelin map."""
         return 1 if self.output_dtype == "argmax" else self._channels
 
     @property
@@ -208,7 +211,7 @@ class EngineSettings:
 
     @property
     def meaning(self) -> OutputKind:
-        """Kind of the network's output; by default affinity for 3 channels, else probability."""
+        """Kind of the network's output (default: affinity for 3 channels, else probability)."""
         if self.output_kind is not None:
             return self.output_kind
         return "affinity" if self._channels == 3 else "probability"
@@ -224,9 +227,9 @@ class EngineSettings:
         need, there = size.product() * _WINDOW, available_host_bytes()
         if there is not None and need > there:
             msg = (
-                f"the blending window of an output patch of {size} (zyx, voxels) needs "
-                f"{describe_bytes(need)}, but {describe_bytes(there)} are available to this "
-                "process; lower --input-patch-size"
+                f"the blending weights of an output patch of {size} (zyx, voxels) need "
+                f"{describe_bytes(need)} of memory, but only {describe_bytes(there)} are available "
+                "to this process; lower --input-patch-size"
             )
             raise OutOfMemoryError(msg)
         return create_window(size, self.bump)

@@ -65,27 +65,27 @@ class Inferencer(OperatorBase):
     """The operator that runs a network on chunks and returns the blended output as chunks.
 
     Attributes:
-        placement: chooses the patches and the output box of a chunk; has the engine settings.
+        placement: chooses the patches and the output box of a chunk; contains the engine settings.
         network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
-        patch_divisor: shifts (zyx, voxels) to which the network is equivariant; needed only if the
-            network does not declare them.
-        mask: function (box of a chunk, voxel size) that returns a second function. The second
-            function takes the output box of a patch and returns whether to run the network on the
-            patch. The output of other patches is zero.
+        patch_divisor: overrides `Backend.divisor` (zyx, voxels).
+        mask: function that receives the box of a chunk and the voxel size, and returns a second
+            function. The second function receives the output box of a patch and returns whether to
+            run the network on the patch. The output of other patches is zero.
         warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
-            maximum of their type.
+            largest integer of their dtype.
         model_voxel_size_nm: voxel size that the network was trained with, nanometres, zyx (default:
-            the one that the model declares). Images whose voxel size differs by more than 10 % are
-            refused.
-        statistics: path of the statistics file of the normalisation, if there is one.
-        fetched_files: path of the local copy of each file of the network that the user gave as an
-            address: address as typed -> path.
+            the voxel size that the model declares). A chunk whose voxel size differs by more than
+            10 % is an error.
+        statistics: path of the file with statistics for the normalisation, if there is one.
+        fetched_files: for each file of the network that the user gave as an address (such as a
+            URL), the path of the local copy: address as typed -> path.
         origins: addresses that the operator reads in addition to the chunks. The pipeline must not
-            write there.
+            write to these addresses.
         report_precision: log the compute profile with the first chunk. Unless PyTorch runs the
-            network in plain float32, also log the error against PyTorch in float32.
-        on_progress: called as (patches done, all patches).
-        part_store: where tasks exchange patches; ``None`` if each task computes all its patches.
+            network in float32 without TF32 and compilation, also log the error against such a run.
+        on_progress: called with the number of patches done and the number of all patches.
+        part_store: where tasks exchange outputs of patches; ``None`` if each task computes all its
+            patches.
         task_time: time index of the current task, assigned by the pipeline.
     """
 
@@ -116,13 +116,13 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether the patch grid starts at the corner of the volume, not of each chunk."""
+        """Whether the patch grid starts at the corner of the volume, not at that of each chunk."""
         return self.placement.grid != "chunk" and self.placement.patch_num is None
 
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Files that another machine needs, by path as typed; each value is ``code`` or ``data``.
+        """Files that a worker on another machine needs: path as typed -> ``code`` or ``data``.
 
         Raises:
             OptionError: the network consists of several files, but a run can store only one.
@@ -135,7 +135,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """Files that are executed as code, each described for a warning."""
+        """Phrases for a warning, one for each file that is executed as code."""
         code = network_code(self.network)
         for address, path in self.fetched_files.items():
             shown = public(address.partition("#")[0])
@@ -160,7 +160,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def patch_counts(self) -> dict[str, int]:
-        """Counts of patches, and of the parts that tasks exchange; counts of zero are left out."""
+        """Counts of patches, and of bytes that tasks exchange, by name; without counts of zero."""
         engine, exchange, store = self.engine, self._exchange, self.part_store
         if engine is None or store is None:
             return {}
@@ -172,7 +172,7 @@ class Inferencer(OperatorBase):
         return {name: count for name, count in counts.items() if count}
 
     def __enter__(self) -> Inferencer:
-        """Load the network; it is compiled in the background while the first chunk is read."""
+        """Load the network; compile it in the background while the first chunk is read."""
         if self.network.get("backend") != "auto":  # auto chooses with patches of the first chunk
             engine = self._loaded()
             self._estimate_memory(engine)
@@ -227,7 +227,7 @@ class Inferencer(OperatorBase):
         """Use the voxel size that the model declares.
 
         Raises:
-            OptionError: the user gave a voxel size that differs from it.
+            OptionError: the user gave a voxel size that differs from the declared one.
         """
         given = self.model_voxel_size_nm
         if declared is None:
@@ -289,12 +289,12 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def expected(self) -> MemoryEstimate | None:
-        """Estimated memory on host and device; ``None`` if unknown or not loaded yet."""
+        """Estimated memory of a task on host and device; ``None`` if unknown, or before loading."""
         return None if self._workload is None else estimate_memory(self._workload)
 
     @hook
     def memory(self, _: Zyx | None) -> OperatorMemory | None:
-        """Return the estimated memory of the loaded network; ``None`` if unknown."""
+        """Return the memory of a task except chunks, weights and libraries; ``None`` if unknown."""
         if self._workload is None:
             return None
         expected = estimate_memory(self._workload)
@@ -313,7 +313,7 @@ class Inferencer(OperatorBase):
         """Refuse a pipeline that does not fit into memory.
 
         Args:
-            line_bytes: estimated memory of the whole pipeline, including this network.
+            line_bytes: estimated memory of the whole pipeline, including this operator.
 
         Raises:
             OptionError: the pipeline does not fit; the message names sizes that would fit.
@@ -326,10 +326,10 @@ class Inferencer(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the `Outline` of all tasks, and check the voxel size if it is known.
+        """Store the outline (boxes, volume and voxels) of all tasks, and check the voxel size.
 
-        If the margin of a chunk is too small, the error names a margin that suffices for all tasks
-        of the outline.
+        The outline is stored because a later error about a margin that is too small must name a
+        margin that is large enough for all tasks.
         """
         self.placement.outline = outline
         self._check_voxel_size()
@@ -342,12 +342,22 @@ class Inferencer(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store *required*, which returns the box that later operators need for a task's box."""
+        """Store a function that returns the input box that later operators need for a task.
+
+        Args:
+            required: function that receives the box of a task and the bounds of the volume, and
+                returns the box that the next operator needs.
+        """
         self.placement.needed = required
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input box that the output on *box* depends on, in the volume *domain*."""
+        """Return the box of the input that is needed to compute the output for a task's box.
+
+        Args:
+            box: box of the task, global voxels.
+            domain: bounds of the volume.
+        """
         return self.placement.required_input(box, domain)
 
     @hook
@@ -363,18 +373,19 @@ class Inferencer(OperatorBase):
     # --- the call ------------------------------------------------------------------------------
 
     def __call__(self, chunk: Chunk, bbox: BoundingBox | None = None) -> Chunk | dict[str, Chunk]:
-        """Return the blended output on the task's box.
+        """Return the blended output of the network on a task's box.
 
         Args:
             chunk: (z, y, x) or (c, z, y, x), not yet normalised.
-            bbox: the task's box (default: the domain of the chunk).
+            bbox: box of the task (default: the domain of the chunk).
 
         Returns:
-            (c, z, y, x) of the output dtype; a dict by name if the network has several outputs.
+            (c, z, y, x) of the output dtype. If the network has several outputs, a dict from the
+            name of each output to such a chunk.
 
         Raises:
-            GeometryError: the chunk does not contain the required input, and ``grid`` is not
-                ``auto``.
+            GeometryError: the chunk does not contain the required input, and the option ``grid`` is
+                not ``auto``.
             ModelError: the network failed.
         """
         stop = Event()
@@ -387,7 +398,16 @@ class Inferencer(OperatorBase):
     def start(
         self, chunk: Chunk, bbox: BoundingBox | None = None, stop: Event | None = None
     ) -> Future[Chunk | dict[str, Chunk]]:
-        """Start a call and return its future; the next call may be started before this one ends."""
+        """Start what `__call__` does, and return a future of the result.
+
+        The caller may start the next chunk before this future is done.
+
+        Args:
+            chunk: (z, y, x) or (c, z, y, x), not yet normalised.
+            bbox: box of the task (default: the domain of the chunk).
+            stop: event; if the caller sets this event, the computation stops after the current
+                batch.
+        """
         grid, target = self.placement.plan(chunk, bbox)
         data = as_channels(chunk.array, self.settings.num_input_channels)
         source = PatchSource(data, chunk.bbox, grid, target, self.settings.normalizer)
@@ -420,7 +440,7 @@ class Inferencer(OperatorBase):
         domain: BoundingBox,
         bbox: BoundingBox | None,
     ) -> TaskExchange | None:
-        """Return the exchange of a task; ``None`` if no task shares patches with it."""
+        # ``None`` if this task shares no patch with another task.
         placement, store = self.placement, self.part_store
         boxes = placement.outline.boxes if placement.outline is not None else None
         if store is None or bbox is None or boxes is None:
@@ -465,7 +485,7 @@ class Inferencer(OperatorBase):
     def _why_separately(
         self, engine: Engine, batch_size: int, grid: PatchGrid, domain: BoundingBox
     ) -> str:
-        """Return why tasks do not exchange patches, as part of a sentence; "" if they do."""
+        # A part of a sentence for the log, or "" if tasks exchange patches.
         if not self.is_local or grid != self.placement.patches(domain):
             return (
                 "patches start at the corner of each chunk; --grid anchored with "
@@ -486,7 +506,7 @@ class Inferencer(OperatorBase):
         return too_small(self.placement.outline.boxes, patch)
 
     def _part_bytes(self) -> int:
-        """Return how many bytes of parts a task in the middle of the volume stores at most."""
+        # Of a task in the middle of the volume: it shares patches with tasks on all sides.
         outline = self.placement.outline
         if outline is None or not outline.boxes or outline.domain is None or not self.is_local:
             return 0
@@ -507,7 +527,7 @@ class Inferencer(OperatorBase):
         return str(position + (self.task_time or 0) * len(self.placement.outline.boxes))
 
     def _identity(self, engine: Engine, batch_size: int, store: PartStore) -> bytes:
-        """Return a digest of everything, except the input, that decides the output of a patch."""
+        # A digest of all that decides the output of a patch, except the input.
         if batch_size in self._identities:
             return self._identities[batch_size]
         engine.wait_until_idle()  # until then it may be compiled, which changes the profile
@@ -523,7 +543,7 @@ class Inferencer(OperatorBase):
         return self._identities.setdefault(batch_size, found)
 
     def _contents(self) -> dict[str, str]:
-        """Return digests of model and weights, whose paths may differ between machines."""
+        # Digests of model and weights, because their paths may differ between machines.
         contents = {}
         # A network of several files, which a run cannot have, is known by its paths.
         with suppress(OptionError, OSError):
@@ -591,7 +611,6 @@ class Inferencer(OperatorBase):
             )
 
     def _report_precision(self, engine: Engine, source: PatchSource) -> None:
-        """Log the compute profile, and its error against PyTorch in float32."""
         engine.wait_until_idle()  # until then it may be compiled, which changes the profile
         exact = {"backend": "torch", "dtype": "float32", "compile": False, "tf32": False}
         if any(self.network.get(key, value) != value for key, value in exact.items()):

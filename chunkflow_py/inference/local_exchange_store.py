@@ -1,4 +1,7 @@
-"""Keep parts of patches in the memory of a process and, beyond a limit, in temporary files."""
+"""Store parts of patches in the memory of a process, and beyond a limit in temporary files.
+
+A part is the piece of a patch's output that one task passes to another.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ MOST_BYTES = 128 * 1024**2
 
 
 class LocalParts:
-    """A `PartStore` for the tasks of one process; the parts for a task are removed after the task.
+    """A `PartStore` for the tasks of one process; it removes the parts for a task that is done.
 
     Args:
-        most_bytes: limit of the bytes in memory; objects beyond it become temporary files.
+        most_bytes: limit of the memory for objects, in bytes. Objects that exceed this limit are
+            stored as temporary files.
 
     Attributes:
         identity, connections, most_bytes, must_save_time, writes: see
@@ -46,14 +50,17 @@ class LocalParts:
         self._lock = Lock()
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the names of the tasks that stored objects for the task *consumer*."""
+        """Return the names under which tasks stored objects for the task *consumer*."""
         with self._lock:
             return tuple(self._objects.get(consumer, ()))
 
     def read(self, consumer: str, producer: str, most: int) -> bytes | None:
-        """Return the object of *producer* for *consumer*, or ``None``.
+        """Return the object that one task stored for another, or ``None`` if there is none.
 
-        ``None`` means that there is no such object, or that it has more than *most* bytes.
+        Args:
+            consumer: name of the task that needs the object.
+            producer: name under which the object was stored.
+            most: limit of the size of the object, in bytes; ``None`` is returned for a larger one.
 
         Raises:
             VolumeError: a temporary file cannot be read.
@@ -66,7 +73,12 @@ class LocalParts:
         return None if content is None or len(content) > most else content
 
     def write(self, consumer: str, producer: str, content: Callable[[], bytes], _: int) -> None:
-        """Store the object of *producer* for *consumer*.
+        """Store an object that the task *consumer* can read.
+
+        Args:
+            consumer: name of the task that needs the object.
+            producer: name under which the object is stored.
+            content: function that returns the bytes of the object.
 
         Raises:
             VolumeError: a temporary file cannot be written, for example because the disk is full.
@@ -95,12 +107,12 @@ class LocalParts:
         return path
 
     def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
-        """Return those of *consumers* that are not done."""
+        """Return the tasks in *consumers* that are not done."""
         with self._lock:
             return [name for name in consumers if name not in self._done]
 
     def done(self, consumer: str) -> None:
-        """Remove the objects for *consumer*, which needs no objects any more."""
+        """Record that the task *consumer* is done, and remove the objects for this task."""
         with self._lock:
             self._done.add(consumer)
             for content in self._objects.pop(consumer, {}).values():

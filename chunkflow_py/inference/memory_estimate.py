@@ -1,13 +1,16 @@
 """Estimate the peak memory of inference on one task, and refuse a task that does not fit.
 
-`chunkflow_py.pipeline.forecast` adds the other operators of the pipeline and the other tasks that
-are in memory at the same time.
+`chunkflow_py.pipeline.forecast` adds the memory of other operators of the pipeline, and of other
+tasks that are in memory at the same time. These purposes are estimated:
 
-```
-host    interpreter and libraries | weights | activations | chunks | engine | batches    on the CPU
-host    interpreter and libraries                         | chunks          | batches    with a GPU
-device                            | weights | activations          | engine | batches
-```
+| purpose                   | without a GPU | with a GPU       |
+|---------------------------|---------------|------------------|
+| interpreter and libraries | host          | host             |
+| weights                   | host          | device           |
+| activations               | host          | device           |
+| chunks                    | host          | host             |
+| engine                    | host          | device           |
+| batches                   | host          | host and device  |
 
     expected = estimate_memory(workload)
     print(expected.table())
@@ -71,7 +74,7 @@ class Workload:
         input_dtype: dtype of the input's voxels.
         device: device that the network runs on.
         backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime``.
-        divisor: numbers (zyx) of which patch sizes must be multiples, if known.
+        divisor: number of voxels (zyx) of which patch sizes must be multiples; ``None`` if unknown.
         other_bytes: memory that the other operators of the pipeline need for chunks of
             *output_size*.
         resident_bytes: memory that this process uses now, including network weights in host
@@ -92,7 +95,7 @@ class Workload:
 
     @property
     def margin(self) -> Zyx:
-        """Voxels by which the input chunk exceeds the output chunk, both sides together, zyx."""
+        """Size of the input chunk minus size of the output chunk, voxels, zyx."""
         return self.input_size - self.output_size
 
     def with_output_size(self, size: Zyx) -> Workload:
@@ -212,19 +215,20 @@ def estimate_memory(workload: Workload) -> MemoryEstimate:
 def engine_workspace(
     geometry: PatchGeometry, channels: int, cover: Zyx, at_once: int | None = None
 ) -> int:
-    """Return the bytes that blending needs, which do not depend on the depth of a chunk.
+    """Return the memory that blending needs, in bytes; it does not grow with the size along z.
 
-    ```
-    strip   patch height x patch length x width        sums of the current row of patches
-    carry   planes shared by two layers x length x width
-    other   a patch multiplied by the window, the window, and a few regions of weights
-    ```
+    | buffer | size in voxels (z · y · x)                      | contents                      |
+    |--------|-------------------------------------------------|-------------------------------|
+    | strip  | patch z · patch y · cover x                     | sums of the current row       |
+    | carry  | planes shared by two layers · cover y · cover x | sums for the next layer       |
+    | other  | one patch, and a few rows                       | products and blending weights |
 
     Args:
         geometry: sizes of the patches.
         channels: number of channels that the network returns.
         cover: size of the box that the patches of a chunk cover, voxels, zyx.
-        at_once: number of channels that are multiplied by the window at a time (default: all).
+        at_once: number of channels that are multiplied by the blending weights at a time (default:
+            all).
     """
     at_once = channels if at_once is None else at_once
     height, length, width = geometry.output_patch_size
@@ -238,12 +242,12 @@ def engine_workspace(
 
 
 def _region(geometry: PatchGeometry, cover: Zyx) -> int:
-    """Return the largest number of output voxels that blending one row of patches completes."""
+    # At most so many output voxels are complete after a row of patches.
     return geometry.output_patch_size.z * geometry.output_patch_size.y * cover.x
 
 
 def _augmentation(settings: EngineSettings, batch: int) -> int:
-    """Return the bytes of a flipped batch, its output flipped back, and the sum of outputs."""
+    # A flipped batch, an output flipped back, and the sum of outputs.
     if not settings.augment:
         return 0
     output = batch // settings.num_input_channels * settings.num_output_channels
@@ -251,7 +255,6 @@ def _augmentation(settings: EngineSettings, batch: int) -> int:
 
 
 def _rounded(settings: EngineSettings) -> int:
-    """Return the bytes of the output patches of a batch in float16."""
     if settings.patch_precision == "float32":
         return 0
     values = settings.geometry.output_patch_size.product() * settings.num_output_channels
@@ -287,7 +290,7 @@ def check_fits(
         what = f"the run is expected to peak at {least}{describe_bytes(need)} of {name} memory"
         there = describe_bytes(limit)
         if need > limit:
-            msg = f"{what}, but {there} are available; {_remedies(expected, limits)}"
+            msg = f"{what}, but only {there} are available; {_remedies(expected, limits)}"
             raise OptionError(msg)
         if need > _NEARLY * limit:
             logger.warning("%s, nearly all of the %s available", what, there)
@@ -296,9 +299,14 @@ def check_fits(
 def largest_batch(
     workload: Workload, host_available: int | None = None, device_available: int | None = None
 ) -> int:
-    """Return the largest batch size that is expected to fit into memory; 0 if none is.
+    """Return the largest batch size that is expected to fit into memory; 0 if there is none.
 
-    The result is at most the batch size of *workload*. For the other arguments, see `check_fits`.
+    The result is at most the batch size of *workload*.
+
+    Args:
+        workload: what the memory is needed for.
+        host_available: see `check_fits`.
+        device_available: see `check_fits`.
     """
     limits = _limits(workload, host_available, device_available)
     sizes = range(workload.settings.batch_size, 0, -1)
@@ -306,12 +314,13 @@ def largest_batch(
 
 
 def smaller_batch(batch_size: int, estimated: int | None = None) -> int | None:
-    """Return the batch size to try next after *batch_size* did not fit; ``None`` if it was 1.
+    """Return the batch size to try next, or ``None`` if there is no smaller one.
+
+    The result is at most half of *batch_size*, and at most *estimated*.
 
     Args:
         batch_size: batch size that did not fit into memory.
-        estimated: result of `largest_batch`, if known. The batch size returned is at most
-            *estimated*, and at most half of *batch_size*.
+        estimated: result of `largest_batch`, if known.
     """
     if batch_size <= 1:
         return None
@@ -369,8 +378,8 @@ def _remedies(expected: MemoryEstimate, limits: _Limits) -> str:
     if patch := _largest(_patches(workload), lambda size: fits(_with_patch(workload, size))):
         found.append(f"--input-patch-size {' '.join(map(str, patch))}")
     if not found:
-        return "smaller chunks, batches or patches alone would not fit; combine several of them"
-    return f"these would fit: {', or '.join(found)}"
+        return "use smaller chunks, smaller batches and smaller patches together"
+    return f"use {', or '.join(found)}"
 
 
 def _largest(sizes: Iterator[Zyx], fits: Callable[[Zyx], bool]) -> Zyx | None:
@@ -378,7 +387,7 @@ def _largest(sizes: Iterator[Zyx], fits: Callable[[Zyx], bool]) -> Zyx | None:
 
 
 def _chunks(workload: Workload) -> Iterator[Zyx]:
-    """Yield smaller and smaller chunk sizes; axes that shrink become multiples of the stride."""
+    # Ever smaller chunks. An axis that shrinks becomes a multiple of the stride.
     geometry = workload.settings.geometry
     size, patch, stride = workload.output_size, geometry.output_patch_size, geometry.stride
     while any(a > b for a, b in zip(size, stride, strict=True)):
@@ -393,7 +402,7 @@ def _chunks(workload: Workload) -> Iterator[Zyx]:
 
 
 def _patches(workload: Workload) -> Iterator[Zyx]:
-    """Yield smaller and smaller sizes of input patches, which shrink first in plane, then in z."""
+    # Ever smaller input patches: first in plane, then along z.
     geometry = workload.settings.geometry
     step = workload.divisor or Zyx(4, 4, 4)
     least = geometry.output_patch_overlap + geometry.margin * 2 + 1

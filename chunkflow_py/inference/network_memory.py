@@ -1,4 +1,4 @@
-"""Measure the memory that a network needs for its activations, without allocating it."""
+"""Measure the memory that a network needs for its feature maps, without allocating this memory."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Activations:
     """Memory that the feature maps of a network need during a forward pass.
 
     Attributes:
-        peak_bytes: largest number of bytes that feature maps occupy at the same time. The result is
-            included; the weights and the batch are not.
+        peak_bytes: largest number of bytes that feature maps occupy at the same time. The network's
+            output is included; the weights and the batch are not.
         voxels: number of voxels of the batch, n·z·y·x.
-        exact: whether a batch of this size was measured; if not, *peak_bytes* was scaled from a
-            smaller batch.
+        exact: whether *peak_bytes* was measured with a batch of this size. If false, *peak_bytes*
+            was scaled from a measurement with another batch size.
     """
 
     peak_bytes: int
@@ -40,7 +40,7 @@ class Activations:
     exact: bool = True
 
     def scaled(self, voxels: int) -> Activations:
-        """Return the activations of a batch of *voxels* voxels, scaled in proportion to them."""
+        """Return the activations of a batch of *voxels* voxels, scaled in proportion to voxels."""
         if voxels == self.voxels:
             return self
         return Activations(self.peak_bytes * voxels // max(1, self.voxels), voxels, exact=False)
@@ -56,21 +56,22 @@ def peak_activations(
 ) -> Activations | None:
     """Return the peak memory of the feature maps in a forward pass of *network*.
 
-    A module is run on tensors that have shapes but no values, which takes milliseconds and no
-    memory. A network that cannot run this way, such as TorchScript or a network whose forward pass
-    depends on values, is run once on a small patch, and the measured memory is scaled.
+    The network is run on tensors that have shapes but no values. This takes milliseconds and needs
+    no memory for feature maps. Some networks cannot run without values, such as TorchScript. These
+    networks are run once on a small patch, and the measured memory is scaled to *shape*.
 
-    The internal workspace of convolutions is not counted; on the CPU it is negligible.
+    Memory that convolutions allocate internally is not counted. On the CPU, this memory is
+    negligible.
 
     Args:
         network: network in float32, on its device, in evaluation mode; not changed.
         shape: shape of the batch, (n, c, z, y, x) or (n, c, y, x).
         dtype: dtype to autocast to; float32 for no autocast.
         device: device that the network runs on (default: the CPU).
-        divisor: numbers (zyx) of which patch sizes must be multiples, if known.
+        divisor: number of voxels (zyx) of which patch sizes must be multiples, if known.
 
     Returns:
-        The activations, or ``None`` if the network cannot even be run on a small patch.
+        The activations, or ``None`` if the network fails even on a small patch.
     """
     device = torch.device("cpu") if device is None else device
     shape = tuple(shape)
@@ -109,7 +110,16 @@ def network_memory(
     device: torch.device,
     divisor: Any = None,
 ) -> NetworkMemory:
-    """Return the memory of a loaded *network*; for the arguments, see `peak_activations`."""
+    """Return the memory of a loaded network, measured with `peak_activations`.
+
+    Args:
+        network: network on its device, in evaluation mode; not changed.
+        shape: shape of the batch, (n, c, z, y, x) or (n, c, y, x).
+        dtype: name of the dtype to autocast to; ``float32`` for no autocast.
+        device: device that the network runs on.
+        divisor: number of voxels of which patch sizes must be multiples: one for all axes, or a
+            number for each axis; ``None`` if unknown.
+    """
     steps = (divisor,) * 3 if isinstance(divisor, int) else divisor
     found = peak_activations(
         network, shape, dtype=getattr(torch, dtype), device=device, divisor=steps
@@ -118,7 +128,7 @@ def network_memory(
 
 
 def _small_shapes(shape: tuple[int, ...], divisor: Sequence[int] | None) -> list[tuple[int, ...]]:
-    """Return the shapes of batches with one small patch, to be tried in turn, smallest first."""
+    # Batches of one small patch, from the smallest.
     sizes = shape[2:]
     steps = tuple(divisor)[-len(sizes) :] if divisor else (1,) * len(sizes)
     shapes = []
@@ -162,7 +172,7 @@ class LiveStorages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, *known: torch.Tensor) -> None:
-        """Start at zero; the memory of the tensors in *known* is not counted."""
+        """Set the counts to zero; the memory of the tensors in *known* is not counted."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.live_bytes = self.peak_bytes = 0
         self._known = {tensor.untyped_storage()._cdata for tensor in known}

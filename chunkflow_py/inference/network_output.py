@@ -1,5 +1,8 @@
 """Kinds of network output, and activations.
 
+`uint8` says whether values can be stored as uint8. The last columns say what happens when the
+output for a flipped or transposed patch is mapped back:
+
 | kind          | values    | channels | uint8 | flip along an axis     | swap of y and x         |
 |---------------|-----------|----------|-------|------------------------|-------------------------|
 | `probability` | in [0, 1] | any      | yes   | moves voxels           | moves voxels            |
@@ -8,8 +11,8 @@
 | `vector`      | unbounded | x, y, z  | no    | also negates component | also swaps two channels |
 | `embedding`   | unbounded | any      | no    | moves voxels           | moves voxels            |
 
-Outputs of all kinds may be averaged over patches. The activation of the mean of logits differs from
-the mean of their activations; `--activate` chooses between the two.
+Outputs of all kinds may be averaged over patches. For logits, `--activate` chooses whether the
+activation is applied before or after averaging, because the results differ.
 """
 
 from __future__ import annotations
@@ -37,9 +40,9 @@ def activated(
 
     Args:
         values: logits, (c, z, y, x) or (n, c, z, y, x), floating point.
-        activation: ``none``; ``sigmoid``, of each value; ``softmax``, over the channels.
-        channels: number of channels of each output, if *values* contain several outputs, one
-            after the other. Softmax is then computed over each output separately (default: over
+        activation: ``none``, ``sigmoid`` (of each value) or ``softmax`` (over the channels).
+        channels: number of channels of each output, if *values* are the joined channels of several
+            outputs. Softmax is computed over the channels of each output separately (default: over
             all channels).
         in_place: overwrite *values* if they are float32, instead of making a copy.
 
@@ -87,9 +90,9 @@ class Meaning(NamedTuple):
     """Properties of the output that follow from its kind.
 
     Attributes:
-        bounded: whether values are in [0, 1]. Such values can be checked, and stored as uint8.
-        axes: whether there are three channels, which belong to the axes x, y and z. A flip or
-            transpose of a patch then changes the values as well as their positions.
+        bounded: whether values are in [0, 1], so that they can be checked and stored as uint8.
+        axes: whether the output has one channel for each of the axes x, y and z. If so, a flip or
+            transpose of a patch changes not only the positions of values, but also the values.
     """
 
     bounded: bool
@@ -109,10 +112,10 @@ class NetworkOutput(NamedTuple):
     """One of several outputs of a network.
 
     Attributes:
-        name: key of the output in the dict that the network returns (any name if it returns a
-            tuple); also the name of the resulting chunk.
+        name: name of the resulting chunk. If the network returns a dict, also the key of the output
+            in this dict.
         channels: number of channels of the output.
-        kind: kind of the output, which decides what its values mean.
+        kind: what the values mean, such as ``affinity``.
     """
 
     name: str

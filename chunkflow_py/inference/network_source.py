@@ -52,9 +52,10 @@ class NetworkSource:
         num_input_channels: number of channels of the network's input.
         num_output_channels: number of channels that the network must return.
         trust_weights: unpickle all objects in the weight file, even those that can run code.
-        in_memory: the network itself, if it is already loaded; *model* is then only the name to
-            show.
-        orientations: for a MONAI bundle, the orientation of the network and that of the image.
+        in_memory: the network itself, if it is already loaded. *model* is then only a name for
+            messages.
+        orientations: for a MONAI bundle, the orientation that the network expects and the
+            orientation of the image.
     """
 
     model: str
@@ -148,10 +149,10 @@ class NetworkSource:
         return network
 
     def digest(self, network: torch.nn.Module) -> str:
-        """Return a hash of everything that determines the results of the loaded *network*.
+        """Return a hash of all that decides the results of the loaded *network*.
 
         The hash covers the model file, the weight file, the Python files that define the layers,
-        and the values of the weights. Converted networks are cached under this hash.
+        and the values of the weights. A converted network is stored in the cache under this hash.
         """
         found = hashlib.sha256(f"{self.model} {network}".encode())
         files = {self.model, self.weights or ""}
@@ -169,7 +170,7 @@ class NetworkSource:
         return found.hexdigest()
 
     def _copied(self, network: torch.nn.Module) -> torch.nn.Module:
-        """Return a copy on the CPU, because backends change the weights of a network in place."""
+        # A copy, because backends change the weights of a network in place.
         network = copy.deepcopy(network).cpu()
         if self.weights is not None:
             state, _ = read_weights(self.weights, trust_weights=self.trust_weights)
@@ -204,7 +205,7 @@ class NetworkSource:
         if not callable(network):
             msg = (
                 f"load_model of model file {self.model} returned a {type(network).__name__}, which "
-                "cannot be called; let it return the network"
+                "cannot be called; let load_model return the network"
             )
             raise ModelError(msg)
         return network
@@ -214,9 +215,9 @@ class NetworkSource:
         network = getattr(module, name, None)
         if network is None:
             other = (
-                ", but it defines PatchInferencer; use --framework universal"
+                ", but defines PatchInferencer; use --framework universal"
                 if hasattr(module, "PatchInferencer")
-                else "; add InstantiatedModel = YourNetwork() at its end"
+                else "; add InstantiatedModel = YourNetwork() at the end of the file"
             )
             msg = f"model file {self.model} defines no InstantiatedModel{other}"
             raise ModelError(msg)
@@ -286,9 +287,9 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
             raise OptionError(msg)
         if suffix == ".xml":
             msg = (
-                f"network {model} consists of two files (.xml and .bin), but a run can include "
-                "only one; give the .onnx file from which the network was converted, and add "
-                "--backend openvino"
+                f"network {model} consists of two files (.xml and .bin), but a run can store a "
+                "network only as one file; give the .onnx file from which the network was "
+                "converted, and add --backend openvino"
             )
             raise OptionError(msg)
         found[model] = "data" if suffix == ".onnx" or _is_data(model, network) else "code"
@@ -303,7 +304,7 @@ def _trained_files(model: str) -> dict[str, str]:
     if not is_imported(model):
         msg = (
             f"model {model} contains checkpoints, which are pickles, but a run stores only data; "
-            f"convert it once with chunkflow import-model {model} --output model.zip, and give "
+            f"run chunkflow import-model {model} --output model.zip once, and give "
             "model.zip as --convnet-model"
         )
         raise OptionError(msg)
@@ -311,14 +312,14 @@ def _trained_files(model: str) -> dict[str, str]:
 
 
 def _is_data(model: str, network: dict[str, Any]) -> bool:
-    """Return whether *model* is a MONAI bundle whose weights are data, not a program."""
+    # TorchScript, and weights that are trusted, can run code.
     return (
         not network.get("trust_weights") and is_bundle(model) and not read_bundle(model).is_program
     )
 
 
 def network_code(network: dict[str, Any]) -> tuple[str, ...]:
-    """Return a phrase for each file of a network that can run code, to show in a warning."""
+    """Return a phrase, such as "the network a.py", for each file that can run code."""
     kinds = {network.get("model"): "the network", network.get("weights"): "pickled objects in"}
     files = network_files(network)
     return tuple(f"{kinds[path]} {path}" for path, role in files.items() if role == "code")

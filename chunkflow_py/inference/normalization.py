@@ -1,17 +1,18 @@
 """Normalisation of voxels before the network.
 
-| method       | voxel v of channel c becomes                 | statistics file       |
+| method       | voxel v of channel c becomes                 | needs statistics      |
 |--------------|----------------------------------------------|-----------------------|
-| `dtype`      | v / maximum of its dtype; floats unchanged   |                       |
+| `dtype`      | integer: v / maximum of the dtype; float: v  |                       |
 | `none`       | v                                            |                       |
 | `zscore`     | (v - mean[c]) / std[c]                       | `mean`, `std`         |
 | `percentile` | (v - low[c]) / (high[c] - low[c]), unclipped | `percentiles`         |
 
-Statistics are those of the whole dataset, never of a chunk, so a voxel has the same value in every
-patch. For `zscore`, the mean and the standard deviation of each channel can be given as numbers
-instead of a file. All statistics are in units of the stored voxels. The statistics file is JSON,
-with one entry for each channel of the image. Percentiles are interpolated linearly, and have keys
-from "0" to "100":
+Statistics are computed from the whole dataset, never from a chunk, so a voxel has the same
+normalised value in every patch. For `zscore`, the mean and the standard deviation of each channel
+can be given as numbers instead of a file. All statistics are in units of the stored voxels.
+
+The statistics file is JSON, with one entry for each channel of the image. The keys of percentiles
+are numbers from "0" to "100":
 
     {"version": 1,
      "channels": [{"mean": 131.2, "std": 24.9, "percentiles": {"1": 61, "99": 187.5}}],
@@ -20,9 +21,10 @@ from "0" to "100":
 ``foreground`` is the smallest box that contains all voxels other than 0, in voxels of the image.
 Networks of nnU-Net process only this box; other networks ignore it.
 
-``chunkflow sum-statistics URL --output FILE`` writes this file from the histograms that
-compute-statistics has stored. The keys count, min and max in this file are ignored here. Keys that
-the method does not use may be missing. Any other key is an error, because it is probably misspelt.
+``chunkflow sum-statistics URL --output FILE`` writes this file from the histograms that the
+operator compute-statistics has stored; percentiles are interpolated linearly. The file may also
+contain the keys count, min and max, which are ignored. Keys that the method does not use may be
+missing. Any other key is an error, because such a key is probably misspelt.
 """
 
 from __future__ import annotations
@@ -61,13 +63,14 @@ class Normalizer:
 
     Attributes:
         method: normalisation method, as listed in the module's table.
-        shift: number to subtract from each channel; empty with ``dtype`` and ``none``.
-        divisor: number to divide each channel by; empty with ``dtype`` and ``none``.
-        limits: smallest and largest value to pass to the network, or ``None`` for no clipping.
-        channel_limits: smallest and largest value of each channel to pass to the network; empty for
-            no clipping.
-        extremes: smallest and largest normalised voxel of each channel of the image; empty if
-            unknown. Only interpolated voxels are clipped to these values.
+        shift: for each channel, the number to subtract; empty with ``dtype`` and ``none``.
+        divisor: for each channel, the number to divide by; empty with ``dtype`` and ``none``.
+        limits: lower and upper limit to which normalised voxels are clipped, or ``None`` for no
+            clipping.
+        channel_limits: for each channel, lower and upper limit to which normalised voxels are
+            clipped; empty for no clipping.
+        extremes: for each channel, smallest and largest normalised voxel of the image; empty if
+            unknown. `clip_interpolated` clips interpolated voxels to these values.
     """
 
     method: Method = "dtype"
@@ -102,9 +105,9 @@ class Normalizer:
             np.clip(out, *self.limits, out=out)
 
     def clip_interpolated(self, values: NDArray[np.float32]) -> None:
-        """Clip voxels that were interpolated after they were normalised, in place.
+        """Clip interpolated voxels to the range of the normalised image, in place.
 
-        This is necessary because splines exceed the range of the voxels that they interpolate.
+        This is necessary because interpolation by splines returns values outside this range.
 
         Args:
             values: (c, z, y, x) float32.
@@ -133,19 +136,20 @@ def create_normalizer(
         method: normalisation method, as listed in the module's table.
         num_channels: number of channels of the image.
         statistics: path of the statistics file, for ``zscore`` and ``percentile``.
-        mean: for ``zscore``, mean of each channel, in units of the stored voxels; replaces the
-            file together with *std*.
-        std: for ``zscore``, standard deviation of each channel, in the same units.
-        percentiles: the two percentiles that become 0 and 1, for ``percentile``.
+        mean: for ``zscore``, mean of each channel, in units of the stored voxels. *mean* and *std*
+            replace the file.
+        std: for ``zscore``, standard deviation of each channel, in units of the stored voxels.
+        percentiles: for ``percentile``, the two percentiles that become 0 and 1.
         epsilon: number to add to every divisor.
-        limits: clip normalised voxels to these two values (default: no clipping).
-        joint: whether the network needs all channels normalised alike. If so, the statistics of all
-            channels must be equal.
+        limits: lower and upper limit to which normalised voxels are clipped (default: no clipping).
+        joint: whether the network needs all channels normalised with one shift and one divisor. If
+            so, the statistics of all channels must be equal.
 
     Raises:
-        OptionError: the statistics are required but not given, given but not used, or given both
-            as a file and as numbers; the file is not a statistics file, or lacks a value; the
-            number of channels is not that of the image; a divisor is not positive.
+        OptionError: the method needs statistics, but none are given; the method needs none, but
+            some are given; a file and numbers are both given; the file is not a statistics file, or
+            lacks a value; the number of channels is not that of the image; or a divisor is not
+            positive.
     """
     if method not in METHODS:
         msg = f"--normalize {method!r} is not one of {', '.join(METHODS)}"
@@ -205,14 +209,14 @@ def _given_statistics(
     """Return the statistics that the user gave as numbers.
 
     Raises:
-        OptionError: the method uses no numbers, a statistics file is also given, the mean or the
-            standard deviation is missing, or both have different numbers of channels.
+        OptionError: the method is not ``zscore``; a statistics file is also given; *mean* or *std*
+            is missing; or the lengths of *mean* and *std* differ.
     """
     if method != "zscore":
         option = "--normalize-std" if mean is None else "--normalize-mean"
         msg = (
-            f"{option} is for --normalize zscore, but --normalize is {method}; use --normalize "
-            f"zscore, or leave {option} out"
+            f"{option} is only for --normalize zscore, but --normalize is {method}; use "
+            f"--normalize zscore, or leave {option} out"
         )
         raise OptionError(msg)
     if mean is None or std is None:
@@ -223,29 +227,29 @@ def _given_statistics(
         raise OptionError(msg)
     if statistics is not None:
         msg = (
-            f"--normalize-statistics is {statistics}, but {_NUMBERS} are given too; leave the file "
-            "or the numbers out"
+            f"--normalize-statistics is {statistics}, but {_NUMBERS} replace this file; leave out "
+            "either --normalize-statistics or the two other options"
         )
         raise OptionError(msg)
     if len(mean) != len(std):
         msg = (
             f"--normalize-mean has {len(mean)} numbers, but --normalize-std has {len(std)}; give "
-            "one of each for every channel of the image"
+            "a mean and a standard deviation for every channel of the image"
         )
         raise OptionError(msg)
     return tuple(starmap(ChannelStatistics, zip(mean, std, strict=True)))
 
 
 def dtype_warning(dtype: DTypeLike, sample_max: int | None = None) -> str | None:
-    """Return a warning if the default normalisation does not suit integers of more than 8 bits.
+    """Return a warning if the default normalisation (``dtype``) may not suit the image.
 
     Args:
         dtype: dtype of the image.
-        sample_max: largest voxel of a sample, if known.
+        sample_max: largest voxel of a sample of the image, if known.
 
     Returns:
-        The warning; ``None`` if the default, ``dtype``, is appropriate: for 8 bits, for floats, or
-        if the sample reaches the upper half of the range of its dtype.
+        The warning, or ``None``. There is no warning for integers of 8 bits, for floats, or if
+        *sample_max* is in the upper half of the range of *dtype*.
     """
     kind = np.dtype(dtype)
     if kind.kind not in "iu" or kind.itemsize == 1:
@@ -290,12 +294,12 @@ class ChannelStatistics:
         """
         if self.mean is None or self.std is None:
             lacking = "mean" if self.mean is None else "std"
-            msg = f"{where} lacks {lacking}, which --normalize zscore needs; add it"
+            msg = f"{where} lacks {lacking}, which --normalize zscore needs; add {lacking}"
             raise OptionError(msg)
         if self.std <= 0:
             msg = (
-                f"{where} has a standard deviation of {self.std:g}, but --normalize zscore divides "
-                "by it, so it must be positive; compute it over voxels that are not all equal"
+                f"{where} has a standard deviation of {self.std:g}, which must be positive for "
+                "--normalize zscore; compute statistics of voxels that are not all equal"
             )
             raise OptionError(msg)
         return self.mean, self.std
@@ -308,7 +312,8 @@ class ChannelStatistics:
             percentiles: the lower and the upper percentile, 0 to 100.
 
         Raises:
-            OptionError: a percentile is missing, or the values are not in order.
+            OptionError: a percentile is missing, or the value of the lower percentile is not below
+                that of the upper one.
         """
         low, high = percentiles
         if not 0 <= low < high <= 100:
@@ -321,16 +326,16 @@ class ChannelStatistics:
             if wanted not in self.percentiles:
                 have = ", ".join(f"{value:g}" for value in sorted(self.percentiles)) or "none"
                 msg = (
-                    f"{where} has no percentile {wanted:g}; it has {have}. Choose two of them "
-                    "with --normalize-percentiles, or write a file that has it: chunkflow "
-                    f"sum-statistics URL --percentiles {low:g},{high:g} --output FILE"
+                    f"{where} lacks percentile {wanted:g} (it has {have}); choose other "
+                    "percentiles with --normalize-percentiles, or write a file with the command "
+                    f"chunkflow sum-statistics URL --percentiles {low:g},{high:g} --output FILE"
                 )
                 raise OptionError(msg)
         bottom, top = self.percentiles[low], self.percentiles[high]
         if bottom >= top:
             msg = (
                 f"{where} has {bottom:g} as percentile {low:g} and {top:g} as percentile {high:g}, "
-                "but the second must be larger; choose other percentiles with "
+                "but the second value must be larger than the first; choose other percentiles with "
                 "--normalize-percentiles"
             )
             raise OptionError(msg)
@@ -380,14 +385,14 @@ def _read_document(path: str) -> dict[str, Any]:
         msg = f"--normalize-statistics {path} does not exist (looked in {Path.cwd()})"
         if "://" in path:
             msg = (
-                f"--normalize-statistics {path} is not a local file; copy it, or if histograms are "
-                f"stored there, run chunkflow sum-statistics {path} --output statistics.json"
+                f"--normalize-statistics {path} is not a local file; copy the file, or if {path} "
+                f"contains histograms, run chunkflow sum-statistics {path} --output statistics.json"
             )
         raise OptionError(msg) from error
     except IsADirectoryError as error:
         msg = (
-            f"--normalize-statistics {path} is a folder; if histograms are stored there, run "
-            f"chunkflow sum-statistics {path} --output statistics.json, and give that file"
+            f"--normalize-statistics {path} is a folder; if the folder contains histograms, run "
+            f"chunkflow sum-statistics {path} --output statistics.json, and give statistics.json"
         )
         raise OptionError(msg) from error
     except (OSError, ValueError) as error:
@@ -396,8 +401,9 @@ def _read_document(path: str) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("version") != VERSION:
         version = found.get("version") if isinstance(found, dict) else None
         msg = (
-            f"--normalize-statistics {path} has version {version}; a statistics file has version "
-            f'{VERSION}: {{"version": {VERSION}, "channels": [{{"mean": 131.2, "std": 24.9}}]}}'
+            f"--normalize-statistics {path} has version {version}, but must have version "
+            f"{VERSION}, "
+            f'such as {{"version": {VERSION}, "channels": [{{"mean": 131.2, "std": 24.9}}]}}'
         )
         raise OptionError(msg)
     _check_keys(found, ("version", "channels", "foreground"), path)
@@ -406,7 +412,7 @@ def _read_document(path: str) -> dict[str, Any]:
 
 def _channel(entry: Any, where: str) -> ChannelStatistics:
     if not isinstance(entry, dict):
-        msg = f"{where} is {entry!r}; it must be an object with {', '.join(_CHANNEL_KEYS)}"
+        msg = f"{where} is {entry!r}; an entry must be an object with {', '.join(_CHANNEL_KEYS)}"
         raise OptionError(msg)
     _check_keys(entry, _CHANNEL_KEYS, where)
     percentiles = entry.get("percentiles", {})
@@ -435,7 +441,7 @@ def _channel(entry: Any, where: str) -> ChannelStatistics:
 
 def _number(value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        msg = f"{what} is {value!r}; it must be a finite number"
+        msg = f"{what} is {value!r}, but must be a finite number"
         raise OptionError(msg)
     return float(value)
 
@@ -443,7 +449,7 @@ def _number(value: Any, what: str) -> float:
 def _check_keys(found: dict[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in found:
         if key not in known:
-            msg = f"{where} has an unknown key {key!r}; allowed are {', '.join(known)}"
+            msg = f"{where} has an unknown key {key!r}; use only {', '.join(known)}"
             raise OptionError(msg)
 
 
@@ -453,7 +459,8 @@ def statistics_of(
 ) -> dict[str, Any]:
     """Return the statistics of a dataset, in the form of a statistics file.
 
-    Voxels are counted by value, so the result is exact and does not depend on the chunks.
+    Voxels are counted by value, so the result is exact. How the dataset is divided into *chunks*
+    makes no difference.
 
     Args:
         chunks: arrays (c, z, y, x) or (z, y, x) that together contain each voxel of the dataset
@@ -469,13 +476,15 @@ def statistics_of(
     for chunk in chunks:
         array = chunk[None] if chunk.ndim == 3 else chunk
         if array.dtype.kind not in "iu" or array.dtype.itemsize > 2:
-            msg = f"voxels of {array.dtype} cannot be counted by value; convert them to uint16"
+            msg = (
+                f"voxels of {array.dtype} cannot be counted by value; convert the voxels to uint16"
+            )
             raise ChunkError(msg)
         first = first or (array.dtype, len(array))
         if (array.dtype, len(array)) != first:
             msg = (
-                f"a chunk has {len(array)} channels of {array.dtype}, but the first one has "
-                f"{first[1]} of {first[0]}; all chunks must be of one dataset"
+                f"a chunk has {len(array)} channels of {array.dtype}, but the first chunk has "
+                f"{first[1]} channels of {first[0]}; give chunks of one dataset"
             )
             raise ChunkError(msg)
         counted = histogram_of(array, per_section=False)

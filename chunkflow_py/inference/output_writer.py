@@ -1,4 +1,4 @@
-"""Write blended regions to the result: divide by weights, convert on the device, copy."""
+"""Divide the sums of blended regions by the weights, and write the means to the result array."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ class OutputWriter:
     """Writes the regions that a blender completes into an array on the host.
 
     ```
-    sums / weights -> activation, mask, type (device) -- copy stream --> pinned buffer -> array
-                                                          another thread ------^
+    sums / weights -> activation, mask, dtype    on the GPU
+        -> pinned buffer                         copied while the GPU computes the next region
+        -> array                                 copied in another thread
     ```
 
-    On the CPU, values are written directly to the array.
+    Without a GPU, values are written directly to the array.
 
     Attributes:
         clamped: number of output values outside [0, 1] that conversion to uint8 has clamped.
@@ -49,12 +50,13 @@ class OutputWriter:
     def __init__(
         self, settings: EngineSettings, device: Device, *, staged: bool | None = None
     ) -> None:
-        """Open the copy stream; if copies are staged, start the thread that makes them.
+        """Open the copy stream, and start the thread that copies to the array.
 
         Args:
             settings: engine settings, which decide activation, mask and dtype of the output.
             device: device of the regions.
-            staged: copy through host buffers, in a separate thread (default: only for a GPU).
+            staged: copy through host buffers, in a separate thread (default: only for a GPU). If
+                false, there is no thread.
         """
         self.clamped = 0
         self._settings, self._device = settings, device
@@ -128,7 +130,7 @@ class OutputWriter:
             self._thread.shutdown()
 
     def _buffer(self, size: int) -> torch.Tensor:
-        """Return a host buffer of at least *size* bytes that is no longer read."""
+        # Waits until one of the buffers is no longer read.
         buffer = self._free.get()
         if buffer.numel() < size:
             return self._device.host_buffer((size,), torch.uint8)
@@ -163,7 +165,7 @@ class OutputWriter:
             raise NonFiniteError(non_finite(f"{bad} voxels", region.box, self._settings))
 
     def _in_range(self, values: torch.Tensor) -> torch.Tensor:
-        """Return whether *values* fit into float16; true for any other output dtype."""
+        # Only float16 has a range that values may exceed.
         if self._dtype is not torch.float16:
             return values.new_ones((), dtype=torch.bool)
         return torch.isfinite(values).all()
@@ -181,8 +183,9 @@ def converted(
 
     Args:
         settings: engine settings, which decide activation, mask and dtype of the output.
-        values: means, (c, z, y, x) float32; overwritten, and returned if no conversion is needed.
-        share: see `BlendedRegion`.
+        values: means, (c, z, y, x) float32. They are overwritten. If no conversion is needed, this
+            array is returned.
+        share: `BlendedRegion.share`. Values are multiplied by the share after the activation.
     """
     clamped = values.new_zeros((), dtype=torch.int64)
     if settings.activate == "after":
@@ -211,7 +214,7 @@ def converted(
 def _parts(
     buffer: torch.Tensor, facts: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return two views of a byte buffer, with the dtypes and shapes of *facts* and *values*."""
+    # Views of a byte buffer, with the dtypes and shapes of *facts* and *values*.
     size = facts.numel() * facts.element_size()
     end = size + values.numel() * values.element_size()
     return (
@@ -239,10 +242,10 @@ _KEPT = 2  # idle blocks to keep: one being written while the next is computed
 
 
 class ResultMemory:
-    """Allocates arrays whose memory is reused after their last view is deleted.
+    """Allocates arrays; when the last view of an array is deleted, its memory is reused.
 
-    The first access to fresh memory takes 0.7 s per GB, more than all the arithmetic of blending;
-    reused memory costs nothing (measured with 2 threads; large pages took longer).
+    The first access to new memory takes 0.7 s per GB (measured with 2 threads), which is more than
+    the arithmetic of blending takes. Reused memory does not have this cost.
     """
 
     def __init__(self) -> None:
@@ -251,7 +254,7 @@ class ResultMemory:
         self._open = True
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """Return an uninitialised array; its memory is reused after its last view is deleted."""
+        """Return an uninitialised array, in memory of a deleted array if possible."""
         kind = np.dtype(dtype)
         count = prod(shape)
         if count * kind.itemsize < _SMALL:
@@ -263,7 +266,7 @@ class ResultMemory:
         return array.reshape(shape)
 
     def close(self) -> None:
-        """Free idle memory now; free the memory of arrays in use when the arrays are deleted."""
+        """Free the memory of deleted arrays now, and that of other arrays when they are deleted."""
         with self._lock:
             self._open = False
             self._idle.clear()

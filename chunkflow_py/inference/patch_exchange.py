@@ -6,20 +6,21 @@ task A                |  task B                |  task C
           (kept by A) |bbbbb  <- a part              A computes it, and stores the part in B
 ```
 
-A part is the network's output on the voxels that a patch shares with another task. These are
-exactly the values that the other task would blend: cropped, augmented, rounded, and activated if
-the activation comes before blending. The other task uses the part instead of running the network.
-It blends computed patches and parts in the order of the grid, so the bytes of its result are the
-same with and without parts.
+A part is the network's output on the voxels that a patch shares with another task. The values of a
+part are exactly those that the other task would blend: cropped, augmented, rounded, and activated
+if the activation comes before blending. The other task uses the part instead of running the
+network. Each task blends computed patches and parts in the order of the grid, so the bytes of a
+result are the same with and without parts.
 
-A part is found by its key. The key is a digest of the patch's input, as the network receives it,
-and of the *identity* of the computation: network, weights, compute profile, batch size and so on.
-If a part is missing, damaged, late or has another key, the task computes the patch itself. A task
-never waits for another task.
+Each part has a key, a digest of two things: the input of the patch, as the network receives it, and
+the *identity* of the computation (network, weights, compute profile, batch size and so on). A task
+computes a patch itself if the part is missing, damaged or late, or if the part has another key than
+the task expects. A task never waits until another task has computed a patch.
 
-The parts of one task (the producer) for another task (the consumer) are one object, which is
-written when the producer ends. Within one process, a task also finds the parts of a task that still
-runs. Objects are untrusted data: `PackedParts` checks them.
+The task that computes a patch is the producer of its parts, and a task that uses a part is a
+consumer. All parts of one producer for one consumer are stored as one object when the producer
+ends. Within one process, a consumer can also use parts of a producer that still runs. Objects are
+untrusted data: `PackedParts` checks each object.
 """
 
 from __future__ import annotations
@@ -98,11 +99,12 @@ class Part:
     """The output of a patch on a box inside the patch.
 
     Attributes:
-        patch: first voxel of the output patch, global, zyx.
+        patch: position of the first voxel of the output patch, global voxels, zyx.
         box: box of the values, global voxels.
         key: digest of the patch's input and of the identity of the computation.
         values: (c, z, y, x), float32, bfloat16 or float16, on the host.
-        arrived: mark that is reached when *values* have been copied from the device.
+        arrived: mark that is reached when *values* have been copied from the device; ``None`` if
+            nothing needs to be copied.
     """
 
     patch: Zyx
@@ -112,17 +114,21 @@ class Part:
     arrived: Mark | None = None
 
     def arrived_values(self) -> torch.Tensor:
-        """Return the values, after waiting until they have been copied from the device."""
+        """Wait until the values have been copied from the device, and return the values."""
         if self.arrived is not None:
             self.arrived.wait()
         return self.values
 
 
 def packed(parts: Sequence[Part]) -> bytes:
-    """Return *parts* (at least one, all of one dtype and number of channels) as one object.
+    """Return the bytes of one object that contains parts.
 
-    The layout is a header, one entry for each part, a digest of both, and the values of all parts
-    in the order of their entries, each in C order. All numbers are little-endian.
+    The object consists of a header, one entry for each part, a digest of header and entries, and
+    the values of all parts. The values are in the order of the entries; the values of a part are in
+    C order. All numbers are little-endian.
+
+    Args:
+        parts: at least one part; all have the same dtype and number of channels.
     """
     first = parts[0].values
     head = [_HEADER.pack(_MAGIC, _CODES[first.dtype], first.shape[0], len(parts))]
@@ -137,7 +143,7 @@ def packed(parts: Sequence[Part]) -> bytes:
 
 
 class PartEntry(NamedTuple):
-    """A part as listed in an object, before its values are checked."""
+    """Position, box, key and checksum of a part, and where its values are in the object."""
 
     patch: Zyx
     box: BoundingBox
@@ -148,32 +154,33 @@ class PartEntry(NamedTuple):
 
 
 class PackedParts:
-    """The parts of one object; values are checked when they are read.
+    """The parts of one object; the values of a part are checked when the part is read.
 
     Args:
-        content: the object.
+        content: bytes of the object.
         patch_size: size of an output patch, voxels, zyx.
         channels: number of channels of the network's output.
 
     Raises:
-        PartsError: the object is not a complete list of parts with this geometry.
+        PartsError: the object is incomplete or damaged, or is not of a network with this patch size
+            and number of channels.
     """
 
     def __init__(self, content: bytes, patch_size: Zyx, channels: int) -> None:
         """Check the header and all entries."""
         if len(content) < _HEADER.size + _CHECKSUM:
-            msg = "it is too short"
+            msg = "the object is too short"
             raise PartsError(DAMAGED, msg)
         magic, code, stated, count = _HEADER.unpack_from(content)
         if magic != _MAGIC or code not in _DTYPES or stated != channels or count < 1:
-            msg = "its header does not describe parts of this network's output"
+            msg = "the header of the object does not describe parts of this network's output"
             raise PartsError(FOREIGN, msg)
         end = _HEADER.size + count * _ENTRY.size
         if len(content) < end + _CHECKSUM:
-            msg = "it is cut off"
+            msg = "the list of parts in the object is incomplete"
             raise PartsError(DAMAGED, msg)
         if digest_of(content[:end]) != content[end : end + _CHECKSUM]:
-            msg = "its header is damaged"
+            msg = "the header of the object is damaged"
             raise PartsError(DAMAGED, msg)
         self._content = bytearray(content)  # writable, as PyTorch requires
         self._dtype, self._channels = _DTYPES[code], channels
@@ -184,18 +191,23 @@ class PackedParts:
             patch, offset, size = (Zyx(*values[k : k + 3]) for k in (0, 3, 6))
             ends = zip(offset, size, patch_size, strict=True)
             if min(size) < 1 or any(low + length > most for low, length, most in ends):
-                msg = f"its part {number} is not inside a patch"
+                msg = f"part {number} of the object is not inside a patch"
                 raise PartsError(MISPLACED, msg)
             stop = start + size.product() * channels * self._dtype.itemsize
             box = BoundingBox.from_size(patch + offset, size)
             self.entries[patch] = PartEntry(patch, box, values[9], values[10], start, stop)
             start = stop
         if start != len(content):
-            msg = f"it has {len(content)} bytes instead of {start}"
+            msg = f"the object has {len(content)} bytes instead of {start}"
             raise PartsError(DAMAGED, msg)
 
     def find(self, patch: Zyx, box: BoundingBox, key: bytes) -> Part | None:
-        """Return the part for the patch at *patch*; ``None`` if the object has none.
+        """Return the part of one patch; ``None`` if the object contains no part of this patch.
+
+        Args:
+            patch: position of the first voxel of the output patch, global voxels, zyx.
+            box: box that the part must have, global voxels.
+            key: key that the part must have.
 
         Raises:
             PartsError: the part is damaged, or has another box or key.
@@ -203,37 +215,40 @@ class PackedParts:
         if (entry := self.entries.get(patch)) is None:
             return None
         if entry.box != box:
-            msg = f"its part for the patch at {patch} has the box {entry.box}, not {box}"
+            msg = f"the part of the patch at {patch} has the box {entry.box}, not {box}"
             raise PartsError(MISPLACED, msg)
         if entry.key != key:
-            msg = f"its part for the patch at {patch} was computed from another input"
+            msg = f"the part of the patch at {patch} was computed from another input"
             raise PartsError(FOREIGN, msg)
         return self.part(entry)
 
     def part(self, entry: PartEntry) -> Part:
-        """Return the part that *entry* lists.
+        """Return the part of an entry of this object.
 
         Raises:
             PartsError: the values of the part are damaged.
         """
         content = memoryview(self._content)[entry.start : entry.stop]
         if digest_of(content) != entry.checksum:
-            msg = f"its part for the patch at {entry.patch} is damaged"
+            msg = f"the part of the patch at {entry.patch} is damaged"
             raise PartsError(DAMAGED, msg)
         values = torch.frombuffer(content, dtype=self._dtype)
         return Part(entry.patch, entry.box, entry.key, values.view(self._channels, *entry.box.size))
 
 
 class PartStore(Protocol):
-    """Stores objects with parts; *consumer* and *producer* are names of tasks.
+    """Stores objects with parts; *producer* and *consumer* are names of tasks.
+
+    The producer of an object is the task that computed the parts. The consumer is the task that may
+    use the parts.
 
     Attributes:
-        identity: digest of everything that the user chose, such as the hash of a run's step; parts
-            from stores with another identity are not used.
+        identity: text that must be equal for two tasks that exchange parts, such as the hash of a
+            run's step.
         connections: useful number of concurrent reads; 0 if reading takes no time.
-        most_bytes: limit of the bytes that the store itself keeps in memory.
-        must_save_time: whether the exchange ends when it takes more time than it saves.
-        writes: number, bytes and time of the store's writes.
+        most_bytes: limit of the memory for objects in the store, in bytes.
+        must_save_time: whether the exchange must end if it takes more time than it saves.
+        writes: number, bytes and time of the writes to the store.
     """
 
     identity: str
@@ -243,33 +258,38 @@ class PartStore(Protocol):
     writes: Transfers
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the names of the tasks that stored objects for the task *consumer*."""
+        """Return the names under which tasks stored objects for the task *consumer*."""
 
     def read(self, consumer: str, producer: str, most: int) -> bytes | None:
-        """Return the object of *producer* for *consumer*.
+        """Return the object that *producer* stored for *consumer*, or ``None`` if there is none.
 
-        The result is ``None`` if there is no such object, or if it is larger than the limit *most*,
-        in bytes.
+        Args:
+            consumer: name of the task that may use the object.
+            producer: name under which the object was stored.
+            most: limit of the size of the object, in bytes; ``None`` is returned for a larger one.
         """
 
     def write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
-        """Store an object.
+        """Store an object, now or later.
 
-        The store may delay this, or drop the object. While a write is delayed, this process can
+        The store may also drop the object. Before a delayed object is stored, this process can
         already list and read the object.
 
         Args:
-            consumer: task that may use the object.
-            producer: task that made the object.
-            content: function that returns the object; called in any thread.
-            size: approximate size of the object, bytes.
+            consumer: name of the task that may use the object.
+            producer: name under which the object is stored.
+            content: function that returns the bytes of the object; called in any thread.
+            size: approximate size of the object, in bytes.
         """
 
     def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
-        """Return those of *consumers* that are tasks and have not ended."""
+        """Return those names in *consumers* whose task exists and has not ended."""
 
     def done(self, consumer: str) -> None:
-        """Note that *consumer* has used its parts; if the task fails later, it uses them again."""
+        """Record that the task *consumer* has read all parts that it needs.
+
+        The task may still fail. When the task is then repeated, it reads the parts again.
+        """
 
 
 @dataclass
@@ -278,10 +298,10 @@ class ExchangeCounts:
 
     Attributes:
         found: number of patches for which a part was used.
-        refused: number of objects or parts that could not be used, by kind of the `PartsError`.
+        refused: number of objects or parts that could not be used, by `PartsError.kind`.
         passed: number of parts that were passed to the store.
-        bytes_passed: bytes of these parts.
-        objects_passed: number of objects that contain these parts.
+        bytes_passed: bytes of all parts that were passed to the store.
+        objects_passed: number of objects that were passed to the store.
     """
 
     found: int = 0
@@ -292,19 +312,20 @@ class ExchangeCounts:
 
 
 class PatchExchange:
-    """The exchange of one network: looks up and stores parts for one task after the other.
+    """Reads and stores parts for the tasks that run in one process with one network.
 
     Args:
-        store: where objects are kept.
+        store: where objects are stored.
         geometry: size of an output patch (voxels, zyx) and number of channels of the network.
         device: device of the network.
-        forward_s: returns the mean time of the network for one patch, seconds, or 0 if unknown.
+        forward_s: function that returns the mean time of the network for one patch, in seconds, or
+            0 if unknown.
 
     Attributes:
         counts: counts of the parts that were used, refused and stored.
         reads: number, bytes and time of the reads of objects.
-        has_ended: whether the exchange has ended, because it would take longer than computing the
-            patches; later tasks then compute all their patches.
+        has_ended: whether the exchange has ended. This happens if reading and writing parts takes
+            longer than computing patches. Later tasks then compute all their patches.
     """
 
     def __init__(
@@ -354,17 +375,17 @@ class PatchExchange:
         *,
         is_current: Callable[[], bool] = lambda: True,
     ) -> TaskExchange:
-        """Return the exchange of one task.
+        """Return an object that finds and stores the parts of one task.
 
         Args:
             name: name of the task.
-            target: box that the task computes.
-            identity: digest of everything, except the input, that decides the values.
-            neighbours: boxes that the other tasks compute, by name of the task; only tasks that may
-                share a patch.
+            target: box that the task computes, global voxels.
+            identity: digest of everything, except the input, that decides the output of a patch.
+            neighbours: the other tasks that may share a patch with this task: name of the other
+                task -> box that the other task computes.
             grid: grid of the patches.
-            is_current: returns whether the network still computes what *identity* describes;
-                otherwise, the task neither uses nor stores parts.
+            is_current: function that returns whether *identity* still describes the network. If
+                not, the task neither uses nor stores parts.
         """
         made = TaskExchange(self, name, target, identity, dict(neighbours), grid, is_current)
         self._tasks[name] = made
@@ -382,7 +403,7 @@ class PatchExchange:
         return done
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the names of the tasks that stored objects for *consumer*; none on failure."""
+        """Return the names under which tasks stored objects for *consumer*; empty on an error."""
         try:
             return self._store.producers(consumer)
         except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
@@ -394,13 +415,13 @@ class PatchExchange:
             return ()
 
     def read(self, consumer: str, producer: str, parts: int, voxels: int) -> PackedParts | None:
-        """Read and check an object; return ``None`` if it does not exist or cannot be used.
+        """Read and check an object; return ``None`` if there is none that can be used.
 
         Args:
-            consumer: task that may use the object.
-            producer: task that made the object.
-            parts: largest allowed number of parts in the object.
-            voxels: largest allowed number of voxels of all parts.
+            consumer: name of the task that needs the object.
+            producer: name under which the object was stored.
+            parts: limit of the number of parts in the object.
+            voxels: limit of the number of voxels of all parts.
         """
         values = voxels * self._channels * torch.float32.itemsize
         most = _HEADER.size + _CHECKSUM + parts * _ENTRY.size + values
@@ -423,12 +444,15 @@ class PatchExchange:
             self.counts.refused[error.kind] += 1
         self._warn(
             "refused",
-            f"task {consumer} computes patches itself, because it cannot use the object in which "
-            f"task {producer} stored their parts: {error}",
+            f"task {consumer} computes some patches itself, because the parts that task {producer} "
+            f"stored cannot be used: {error}",
         )
 
     def copied(self, values: torch.Tensor) -> tuple[torch.Tensor, Mark | None]:
-        """Return a copy of *values* on the host, and a `Mark` for the completion of the copy."""
+        """Start to copy values to the host; return the copy, and a mark for its completion.
+
+        The mark is ``None`` if the copy is already complete.
+        """
         if not self._device.asynchronous:
             return values.clone(memory_format=torch.contiguous_format), None
         # A copy on the device, because the next forward pass overwrites the values.
@@ -445,10 +469,7 @@ class PatchExchange:
         return host, arrived
 
     def upload(self, part: Part, target: torch.Tensor) -> None:
-        """Copy the values of a part to *target* on the device, without waiting for the device.
-
-        The copy starts after the work that the current stream already has.
-        """
+        """Queue a copy of the values of a part to *target* on the current stream of the device."""
         values = part.arrived_values()
         if not self._device.asynchronous:
             target.copy_(values)
@@ -464,7 +485,13 @@ class PatchExchange:
         self._staged.append((buffer, read))
 
     def kept(self, producer: str, consumer: str, patch: Zyx) -> Part | None:
-        """Return the part that the task *producer* of this process keeps for *consumer*, if any."""
+        """Return the part that a task of this process has in memory for another task, if any.
+
+        Args:
+            producer: name of the task that computed the patch.
+            consumer: name of the task that needs the part.
+            patch: position of the first voxel of the output patch, global voxels, zyx.
+        """
         task = self._tasks.get(producer)
         return None if task is None else task.kept(consumer, patch)
 
@@ -472,9 +499,13 @@ class PatchExchange:
         """Pass the parts of a task to the store, one object for each consumer.
 
         This happens in a thread, because the store may first have to look up which consumers still
-        need parts. If the parts that wait for the thread would exceed the store's limit of bytes in
-        memory, the parts of *task* are not stored. Until a part is in the store, other tasks of
-        this process get it from *task*.
+        need parts. Parts that wait for the thread are in memory. If the size of all waiting parts
+        would exceed `PartStore.most_bytes`, the parts of *task* are not stored. Before a part is in
+        the store, other tasks of this process read the part from *task*.
+
+        Args:
+            task: task that computed the parts.
+            consumers: for each consumer, by name, the parts that the consumer may use.
         """
         if self._passing is None:
             self._pass(task, consumers)
@@ -514,21 +545,21 @@ class PatchExchange:
             self._store.write(name, task.label, partial(packed, parts), size)
 
     def done(self, consumer: str) -> None:
-        """Note that a task has used its parts."""
+        """Record that the task *consumer* has read all parts that it needs."""
         try:
             self._store.done(consumer)
         except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
             self._warn("done", f"cannot remove used parts of patches: {error}")
 
     def patience_s(self) -> float:
-        """Return the total time, in seconds, that a task may wait for parts that are being read.
+        """Return how long, in seconds, a task may wait for the reads of parts, in total.
 
-        This is the time that the network needs for one patch, but at least 0.5 s.
+        The result is the time that the network needs for one patch, but at least 0.5 s.
         """
         return max(_PATIENCE_S, self._forward_s())
 
     def _weigh(self) -> None:
-        """End the exchange if writing and reading a part takes longer than computing a patch."""
+        # The exchange ends if writing and reading a part takes longer than computing a patch.
         counts, writes, reads = self.counts, self._store.writes, self.reads
         forward_s = self._forward_s()
         if self._is_weighed or not forward_s or not counts.passed:
@@ -569,7 +600,6 @@ class PatchExchange:
 
 
 def _measured(transfers: Transfers) -> str:
-    """Return the speed of *transfers* as text; "" if no transfer has finished."""
     if not (count := transfers.finished):
         return ""
     objects = "object" if count == 1 else "objects"
@@ -578,9 +608,9 @@ def _measured(transfers: Transfers) -> str:
 
 @dataclass(eq=False)
 class TaskExchange:
-    """The exchange of one task; see `PatchExchange.task`.
+    """Finds and stores the parts of one task; `PatchExchange.task` creates it.
 
-    The thread that loads patches calls `look`, `key` and `find`; the thread that runs the network
+    The thread that loads patches calls `look`, `key` and `find`. The thread that runs the network
     calls `keep`. `finish` is called when all patches have been computed.
     """
 
@@ -600,11 +630,11 @@ class TaskExchange:
 
     @property
     def label(self) -> str:
-        """Name under which this task stores parts; it contains the identity."""
+        """Name under which this task stores parts: 8 digits of the identity, then the task name."""
         return self._labelled(self.name)
 
     def shared(self, patch: BoundingBox) -> Iterable[str]:
-        """Return the names of the neighbouring tasks that also need the patch."""
+        """Return the names of the neighbouring tasks that also need the patch with box *patch*."""
         return [
             name
             for name, target in self.neighbours.items()
@@ -612,10 +642,13 @@ class TaskExchange:
         ]
 
     def look(self, patch: BoundingBox) -> None:
-        """Look for objects that have not been read, if there may be new ones.
+        """Start to read objects for this task that may have been stored since the last call.
 
-        New objects are expected when a new layer of patches begins, and when a task of this process
-        has passed its parts to the store.
+        Nothing is read unless *patch* is the first of a layer (patches with equal z), or a task of
+        this process has passed parts to the store since the last call.
+
+        Args:
+            patch: output box of the next patch.
         """
         reasons = patch.start.z, self.exchange.tasks_passed
         if reasons == self._looked:
@@ -632,7 +665,7 @@ class TaskExchange:
             is_alone = label is not None and self._labelled(label[1]) not in stored
             if label is not None and is_alone and label[1] in self.neighbours:
                 self._foreign.add(producer)
-                msg = "the parts are of another network, compute profile or batch size"
+                msg = "they were computed with another network, compute profile or batch size"
                 self.exchange.refuse(self.name, label[1], PartsError(FOREIGN, msg))
         for producer in sorted(own.keys() & stored):
             if producer not in self._packs:
@@ -648,11 +681,16 @@ class TaskExchange:
         return f"{self.identity.hex()[:8]}-{name}"
 
     def key(self, values: NDArray[np.float32]) -> bytes:
-        """Return the key of a patch whose network input is *values*, (c, z, y, x)."""
+        """Return the key of a patch: a digest of the identity and of *values*, the input."""
         return digest_of(self.identity, np.ascontiguousarray(values).data)
 
     def find(self, patch: BoundingBox, key: bytes) -> Part | None:
-        """Return the part of *patch* in this task, or ``None`` if the patch must be computed."""
+        """Return what another task computed of a patch; ``None`` if the patch must be computed.
+
+        Args:
+            patch: output box of the patch.
+            key: key of the patch, from `key`.
+        """
         if not self.is_current():
             return None
         box = patch.intersection(self.target)
@@ -674,7 +712,7 @@ class TaskExchange:
         return None
 
     def _wait_for_reads(self) -> None:
-        """Wait for the reads that have begun; all waits of a task share one time limit."""
+        # The time limit is for all waits of the task together.
         if self._patience_s is None:
             self._patience_s = self.exchange.patience_s()
         start = monotonic()
@@ -684,12 +722,13 @@ class TaskExchange:
             start = monotonic()
 
     def keep(self, patch: BoundingBox, key: bytes, values: torch.Tensor) -> None:
-        """Keep the parts of a computed patch for the neighbours; see `finish`.
+        """Copy the parts of a computed patch for the neighbours to memory; `finish` stores them.
 
         Args:
             patch: output box of the patch.
-            key: key of the patch.
-            values: (c, z, y, x) of the output patch size; may be overwritten afterwards.
+            key: key of the patch, from `key`.
+            values: output of the patch, (c, z, y, x); the caller may overwrite *values* after this
+                call.
         """
         if not self.is_current():
             return
@@ -700,11 +739,16 @@ class TaskExchange:
             parts[patch.start] = Part(patch.start, box, key, part, arrived)
 
     def kept(self, consumer: str, patch: Zyx) -> Part | None:
-        """Return the part of the patch at *patch* that this task keeps for *consumer*, if any."""
+        """Return the part of a patch that this task has in memory for another task, if any.
+
+        Args:
+            consumer: name of the other task.
+            patch: position of the first voxel of the output patch, global voxels, zyx.
+        """
         return self._kept.get(consumer, {}).get(patch)
 
     def finish(self) -> None:
-        """Pass the kept parts to the store."""
+        """Pass the parts of all computed patches to the store."""
         self.exchange.write(
             self, {name: list(parts.values()) for name, parts in self._kept.items()}
         )

@@ -8,10 +8,13 @@ output patch |oooooooooo|                                 size P, at start + k·
 input patch mmm|------------|mmm                          grown by m = (I − P)/2, padded outside
 ```
 
-The positions do not depend on how the domain is divided into tasks, so neither does the output.
+P is the size of an output patch, and I is the size of an input patch. The positions of patches do
+not depend on how the domain is divided into tasks. The output therefore does not depend on the
+tasks either.
 
-``--grid spread`` is the grid of nnU-Net: the patches are spread evenly over the domain. They
-overlap by at least the given overlap, and the last patch ends where the domain ends:
+``--grid spread`` is the grid of nnU-Net: n patches are spread evenly over the domain along an axis.
+Neighbouring patches overlap by at least the given overlap, and the last patch ends where the domain
+ends. In the formulas, *size* is the size of the domain:
 
 ```
 domain       |----------------------------------------|
@@ -68,8 +71,9 @@ class PatchGeometry:
         Args:
             input_size: size of the input patch, voxels, zyx.
             output_size: size of the output patch, voxels, zyx (default: *input_size*).
-            overlap: overlap of neighbouring output patches, voxels, zyx (default: 4, 64, 64; along
-                an axis where the output patch is not larger than this, a quarter of the patch).
+            overlap: overlap of neighbouring output patches, voxels, zyx. The default is 4, 64, 64;
+                along an axis where the output patch is not larger than this number, the default is
+                a quarter of the patch size.
 
         Raises:
             OptionError: the sizes are not compatible.
@@ -84,8 +88,8 @@ class PatchGeometry:
         """Check each axis.
 
         Raises:
-            OptionError: a size is below 1, the output patch is larger than the input patch or
-                cannot be centred in it, or the overlap is not smaller than the output patch.
+            OptionError: a size is below 1; the output patch is larger than the input patch, or the
+                sizes differ by an odd number; or the overlap is not smaller than the output patch.
         """
         sizes = zip(
             AXES,
@@ -134,7 +138,7 @@ class PatchGeometry:
 
     @property
     def margin(self) -> Zyx:
-        """Voxels by which the input patch exceeds the output patch on each side, zyx."""
+        """Distance between the boundaries of input and output patch on each side, voxels, zyx."""
         return (self.input_patch_size - self.output_patch_size) // 2
 
 
@@ -148,8 +152,9 @@ class PatchGrid:
         pad: padding of input patches outside the domain: ``reflect`` (repeated mirroring),
             ``edge`` or ``zero``. With ``none``, there is no padding, and the output is smaller than
             the domain by one margin on each side.
-        keep_stride: let the last patch reach into the padding instead of moving it back, so that
-            all origins stay congruent modulo the network's pooling (``--grid padded``).
+        keep_stride: let the last patch along an axis reach beyond the domain, into the padding
+            (``--grid padded``). All patches are then shifted by multiples of the stride. If false,
+            the last patch is moved back into the domain.
         spread: spread the patches evenly over the domain (``--grid spread``).
     """
 
@@ -163,8 +168,8 @@ class PatchGrid:
         """Check that at least one patch fits.
 
         Raises:
-            GeometryError: the domain is empty; or with ``pad="none"``, it is smaller than a patch
-                or *keep_stride* is set.
+            GeometryError: the domain is empty; or with ``pad="none"``, the domain is smaller than
+                an input patch, or *keep_stride* is set.
             OptionError: both *keep_stride* and *spread* are set.
         """
         if self.keep_stride and self.spread:
@@ -213,7 +218,7 @@ class PatchGrid:
         return result[0], result[1], result[2]
 
     def touching(self, box: BoundingBox) -> tuple[range, range, range]:
-        """Return the indices, along z, y and x, of the output patches that intersect *box*."""
+        """Return the ranges of patch numbers, along z, y and x, of patches that intersect *box*."""
         z, y, x = (self._touching(axis, box.start[axis], box.stop[axis]) for axis in range(3))
         return z, y, x
 
@@ -249,7 +254,7 @@ class PatchGrid:
     def shared(self, box: BoundingBox, other: BoundingBox) -> tuple[int, int]:
         """Return the number of output patches that touch both boxes, and of their voxels in *box*.
 
-        Voxels in which patches overlap are counted once for each patch.
+        A voxel in several patches is counted once for each patch.
         """
         count = voxels = 1  # products over the axes
         for axis, (one, two) in enumerate(
@@ -273,21 +278,25 @@ class PatchGrid:
         return BoundingBox(low, last + self.geometry.output_patch_size)
 
     def input_box(self, patch: BoundingBox) -> BoundingBox:
-        """Return the input patch of an output patch; it may reach beyond the domain."""
+        """Return the box of the input patch of an output patch; may reach beyond the domain."""
         return patch.grow(self.geometry.margin)
 
     def required_input(self, box: BoundingBox) -> BoundingBox:
         """Return the box of the input on which the output in *box* depends.
 
-        It is the smallest box in the domain that contains the input patches of all output patches
-        that touch *box*, and the voxels that are copied into the padding of these patches.
+        The result is the smallest box inside the domain that contains two kinds of voxels: those in
+        the input patches of all output patches that touch *box*, and those that are copied into the
+        padding of these patches.
 
         Raises:
             GeometryError: *box* does not intersect the box that the patches cover.
         """
         touched = self.touching(box)
         if not all(touched):
-            msg = f"box {box} does not intersect {self.cover}, the box that the patches cover"
+            msg = (
+                f"box {box} does not intersect {self.cover}, the box that the patches cover; "
+                f"give a box inside {self.cover}"
+            )
             raise GeometryError(msg)
         low, high = zip(
             *(self._sources(axis, hit) for axis, hit in enumerate(touched)), strict=True
@@ -304,11 +313,11 @@ class PatchGrid:
     def sufficient_margin(
         self, boxes: BoxGrid | Sequence[BoundingBox] | None, output_margin: Zyx
     ) -> Zyx:
-        """Return the smallest margin that includes the required input of each of *boxes*.
+        """Return the smallest margin (zyx, voxels) with which each box contains its required input.
 
         Args:
             boxes: boxes of all tasks, or ``None`` for a margin that suffices for any box.
-            output_margin: voxels to compute beyond a box on each side, zyx.
+            output_margin: number of voxels around a box, zyx, that are also computed.
         """
         result = []
         for axis in range(3):
@@ -334,11 +343,19 @@ class PatchGrid:
         return Zyx.of(result)
 
     def source_indices(self, first: int, last: int, axis: int) -> NDArray[np.int64]:
-        """Return the indices from which the voxels [first, last) of one axis are read.
+        """Return, for each position in [first, last), the position whose voxel is read instead.
+
+        The positions differ in the padding: with ``reflect``, for example, a position outside the
+        domain is replaced by a position inside.
+
+        Args:
+            first: first position along the axis, global voxels.
+            last: end of the positions, global voxels.
+            axis: 0, 1 or 2 for z, y or x.
 
         Returns:
-            Global indices inside the domain; with ``pad="zero"``, voxels outside the domain have
-            the index one below its start.
+            Global positions inside the domain. Exception: with ``pad="zero"``, positions outside
+            the domain are replaced by the position just before the start of the domain.
         """
         low, high = self.domain.start[axis], self.domain.stop[axis]
         index = np.arange(first, last) - low
@@ -352,9 +369,13 @@ class PatchGrid:
         return np.clip(index, 0, length - 1) + low
 
     def breaks_congruence(self, divisor: Zyx) -> bool:
-        """Return whether the shift between some patches is not a multiple of *divisor*.
+        """Return whether the shift between two patches is not always a multiple of *divisor*.
 
-        A network with pooling gives the same values only for shifts by multiples of its divisor.
+        If the shift is not a multiple, a network with pooling returns different values for a voxel
+        in two patches.
+
+        Args:
+            divisor: `Backend.divisor` of the network, voxels, zyx.
         """
         return any(
             (start - starts[0]) % step
@@ -363,18 +384,14 @@ class PatchGrid:
         )
 
     def amplification(self, box: BoundingBox) -> float:
-        """Return the voxels that the network computes per voxel of *box*; 1 without overlap."""
+        """Return the number of output voxels that the network computes per voxel of *box*."""
         patch = self.geometry.output_patch_size.product()
         return self.count(box).product() * patch / max(1, box.voxels)
 
 
 def _spread_starts(first: int, last: int, size: int, overlap: int) -> tuple[int, ...]:
-    """Return the starts of patches that are spread evenly over [first, last), as nnU-Net does.
-
-    The formula is that of ``compute_steps_for_sliding_window`` of nnU-Net 2.8. Its step is a
-    fraction of the patch. If the overlap is half of an odd patch size, rounded down, the fraction
-    is exactly one half.
-    """
+    # As compute_steps_for_sliding_window of nnU-Net 2.8, whose step is a fraction of the patch. If
+    # the overlap is half of an odd patch size, rounded down, the fraction is exactly one half.
     span = last - first - size
     if span <= 0:
         return (first - -span // 2,)
@@ -390,12 +407,11 @@ def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
 
     Args:
         grid: grid of the patches.
-        divisor: shifts to which the network is equivariant, voxels, zyx, or ``None`` if unknown.
+        divisor: `Backend.divisor` of the network, voxels, zyx, or ``None`` if unknown.
 
     Returns:
-        The warning with its remedy, or ``None`` if there is nothing to warn about. A grid that
-        spreads its patches causes no warning: its shifts follow from the size of the domain, and no
-        option changes them.
+        The warning, or ``None`` if all steps are multiples. For ``--grid spread``, there is no
+        warning, because no option can change the steps.
     """
     if divisor is None or grid.spread or not grid.breaks_congruence(divisor):
         return None

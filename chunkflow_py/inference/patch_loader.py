@@ -52,9 +52,10 @@ class Step(NamedTuple):
 
     Attributes:
         patch: output box of the patch.
-        place: index in the batch; ``None`` if the network is not run on the patch.
-        part: output of the patch from another task; ``None`` for a patch that is run or skipped.
-        key: key of the patch in the exchange; ``None`` if no other task needs the patch.
+        place: index of the patch in the batch; ``None`` if the network is not run on the patch.
+        part: output of the patch that another task computed; ``None`` if there is none.
+        key: key of the patch in the exchange of patches; ``None`` if no other task needs the patch,
+            or if *part* is used.
     """
 
     patch: BoundingBox
@@ -65,13 +66,13 @@ class Step(NamedTuple):
 
 @dataclass
 class Batch:
-    """Consecutive patches of the grid, and the input of those that the network runs on.
+    """Consecutive patches of the grid, and the network's input for them.
 
     Attributes:
         steps: the patches, in the order of the grid.
-        tensor: (n, c, z, y, x) float32 on the device, zero from index *used* on; ``None`` if no
-            patch is run.
-        used: number of patches in *tensor*.
+        tensor: input of the patches on which the network is run, (n, c, z, y, x) float32 on the
+            device; zero from index *used* on. ``None`` if the network is run on no patch.
+        used: number of patches on which the network is run.
         buffer: buffer that contains *tensor*.
     """
 
@@ -83,17 +84,18 @@ class Batch:
 
 @dataclass(frozen=True)
 class PatchSource:
-    """The input of one run: an array, and the patches to cut from it.
+    """The input for one box of output: an array, and the patches to cut from the array.
 
     Attributes:
         data: (c, z, y, x), any real dtype.
         box: position of *data*, global voxels.
         grid: grid of the patches, with their padding outside the domain.
-        target: output box; the patches that touch it are loaded.
-        scale: function (source, target) that normalises voxels of *data* into (c, z, y, x) float32.
+        target: output box, global voxels. Patches that touch this box are loaded.
+        scale: function that receives two arrays (c, z, y, x). It normalises the voxels of the first
+            array and writes the result to the second, which is float32.
         skip_empty: skip patches whose input is zero everywhere.
-        wanted: function (output box of a patch) that returns whether to run the network on the
-            patch (default: run it on all patches).
+        wanted: function that receives the output box of a patch and returns whether to run the
+            network on the patch (default: run the network on all patches).
         exchange: exchange of patches with other tasks, if there is one.
     """
 
@@ -107,7 +109,12 @@ class PatchSource:
     exchange: TaskExchange | None = None
 
     def wants(self, patch: BoundingBox, source: NDArray[Any]) -> bool:
-        """Return whether the network is run on *patch*, whose input is *source*."""
+        """Return whether the network must be run on a patch.
+
+        Args:
+            patch: output box of the patch.
+            source: input voxels of the patch, before normalisation.
+        """
         if self.wanted is not None and not self.wanted(patch):
             return False
         return not self.skip_empty or bool(source.any())
@@ -115,9 +122,13 @@ class PatchSource:
     def fill(
         self, place: NDArray[np.float32], source: NDArray[Any], outside: list[NDArray[np.bool_]]
     ) -> None:
-        """Normalise *source* into *place*, (c, z, y, x).
+        """Write the network's input for one patch to *place*.
 
-        Voxels in the masks *outside*, which mark the zero padding, become 0; see `source`.
+        Args:
+            place: (c, z, y, x) float32 of the input patch size.
+            source: input voxels of the patch, (c, z, y, x), from `source`.
+            outside: for each axis, a mask of the positions in the zero padding, from `source`.
+                Voxels at these positions are set to 0 after normalisation.
         """
         _by_all_threads(self.scale, source, place)
         for axis, mask in enumerate(outside):
@@ -131,12 +142,15 @@ class PatchSource:
         return torch.from_numpy(place)
 
     def source(self, patch: BoundingBox) -> tuple[NDArray[Any], list[NDArray[np.bool_]]]:
-        """Return the input voxels of an output patch, and masks of its zero padding.
+        """Return the input voxels of an output patch, and masks of the zero padding.
+
+        Args:
+            patch: output box of the patch, global voxels.
 
         Returns:
             Voxels of *data*, (c, z, y, x), and for each axis (z, y, x) a mask of the positions in
-            the zero padding. If the input patch is inside *box*, the voxels are a view, and the
-            list of masks is empty.
+            the zero padding. If the input patch is inside *box*, the voxels are a view of *data*,
+            and the list of masks is empty.
         """
         wanted = self.grid.input_box(patch)
         if self.box.contains(wanted):
@@ -164,7 +178,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _by_all_threads(scale: Scale, source: NDArray[Any], place: NDArray[np.float32]) -> None:
-    """Scale parts of a large patch in parallel, because NumPy uses a single thread."""
+    # NumPy uses a single thread.
     planes, threads = place.shape[1], min(torch.get_num_threads(), _MOST_THREADS)
     if threads == 1 or place.size < _LARGE or planes < threads:
         scale(source, place)
@@ -178,11 +192,13 @@ def _by_all_threads(scale: Scale, source: NDArray[Any], place: NDArray[np.float3
 
 
 def sample(patches: PatchSource, batch_size: int) -> list[torch.Tensor]:
-    """Return batches of a few non-empty patches, normalised.
+    """Return batches of a few normalised patches whose voxels are not all equal.
+
+    A sample of the patches in *patches* is searched.
 
     Returns:
-        Batches of (batch_size, c, z, y, x) float32, padded with zeros; an empty list if all the
-        patches that were searched are empty.
+        Batches of (batch_size, c, z, y, x) float32, padded with zeros; an empty list if there is no
+        such patch in the sample.
     """
     boxes = list(patches.grid.patches(patches.target))
     chosen = boxes[:: -(-len(boxes) // _SAMPLED)]
@@ -195,13 +211,13 @@ class _StoppedError(Exception):
 
 
 class PatchLoader:
-    """Fills the batches of one box after the other; for a GPU, a thread fills a few in advance.
+    """Fills batches with normalised patches; for a GPU, a thread fills a few batches in advance.
 
     On the CPU, a batch is filled on request, because a thread would take a core from the network.
 
     ```
-    thread   cut, scale -> pinned host buffer -- copy stream --> device buffer -> network
-                 ^------------------------- 3 buffers, in turn ------------------------'
+    thread   cut, normalise -> pinned host buffer -- copy stream --> device buffer -> network
+                ^------------------- 3 pairs of buffers, used in turn -------------------'
     ```
     """
 
@@ -224,7 +240,7 @@ class PatchLoader:
         self._thread = device.thread("gather") if ahead else None
 
     def open(self, patches: PatchSource) -> Batches:
-        """Return the batches of *patches*; they are filled after those of earlier sources."""
+        """Return the batches of *patches*; batches of earlier sources are filled first."""
         stop = Event()
         batches = self._filled(patches, stop)
         if self._thread is None:
@@ -234,7 +250,7 @@ class PatchLoader:
         return Batches(_taken(ready), stop, self._free)
 
     def close(self) -> None:
-        """End the thread; every `Batches` must have been closed before."""
+        """End the thread; close every `Batches` before this call."""
         if self._thread is not None:
             self._thread.shutdown()
 
@@ -298,7 +314,6 @@ class PatchLoader:
 
 
 def _exchanged(patches: PatchSource, step: Step, place: NDArray[np.float32]) -> Step:
-    """Return *step* with the key of its input, or with the output that another task stored."""
     exchange, patch = patches.exchange, step.patch
     if exchange is None or not exchange.shared(patch):
         return step

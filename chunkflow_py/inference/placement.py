@@ -1,4 +1,4 @@
-"""Choose the patches of a chunk, from a grid of the volume or of the chunk, and its output box."""
+"""Choose the patches of a chunk, and the box of the output that is computed from the chunk."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ class Placement:
 
     Attributes:
         settings: engine settings.
-        grid: ``anchored``: starts at the corner of the domain; ``padded``: like ``anchored``, but
-            keeps the stride at the end of the domain; ``spread``: spreads the patches evenly over
-            the domain, as nnU-Net does; ``chunk``: starts at the corner of each
-            chunk, as in chunkflow 1.x; ``auto``: ``anchored`` if the chunk contains the required
-            input, else ``chunk`` with a warning.
-        output_margin: voxels to compute beyond the task's box on each side, zyx.
-        output_crop_margin: legacy; voxels to drop on each side of the box that the patches cover,
-            zyx.
-        patch_num: legacy; number of patches that the chunk must contain, zyx.
-        mask_output_chunk: legacy; keep the whole box that the patches cover, instead of dropping
-            the overlap.
-        outline: `Outline` of all tasks, if known; errors about a margin that is too small suggest
-            one that suffices for all these tasks.
-        needed: function (box, domain) that returns the box that later operators need, if known.
-        reported: keys of the messages that have been logged.
+        grid: kind of the patch grid. ``anchored`` starts at the corner of the domain (the whole
+            volume). ``padded`` is like ``anchored``, but lets the last patch reach into the
+            padding. ``spread`` spreads the patches evenly over the domain, as nnU-Net does.
+            ``chunk`` starts at the corner of each chunk, as in chunkflow 1.x. ``auto`` is
+            ``anchored`` if the chunk contains the required input, else ``chunk`` with a warning.
+        output_margin: number of voxels around the task's box, zyx, that are also computed.
+        output_crop_margin: number of voxels to drop on each side of the box that the patches cover,
+            zyx (an option of chunkflow 1.x).
+        patch_num: number of patches that the chunk must contain, zyx (an option of chunkflow 1.x).
+        mask_output_chunk: do not drop the overlap at the boundaries of the box that the patches
+            cover (an option of chunkflow 1.x).
+        outline: boxes, volume and voxels of all tasks, if known. An error about a margin that is
+            too small then suggests a margin that suffices for all tasks.
+        needed: function that receives a box and the domain, and returns the box that later
+            operators need; ``None`` if unknown.
+        reported: keys of the warnings that have been logged.
     """
 
     settings: EngineSettings
@@ -77,9 +78,13 @@ class Placement:
             raise OptionError(msg)
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input box that the output on *box* depends on, in the volume *domain*.
+        """Return the box of the input that is needed to compute the output for a task's box.
 
-        The result is empty if no patch contains a voxel of *box*.
+        The result is empty if no patch contains a voxel of the task's box.
+
+        Args:
+            box: box of the task, global voxels.
+            domain: bounds of the volume.
         """
         if self.grid == "chunk":
             return box.grow(self._legacy_margin).intersection(domain)
@@ -100,11 +105,15 @@ class Placement:
         return Zyx(0, 0, 0) if self.mask_output_chunk else overlap
 
     def patches(self, domain: BoundingBox) -> PatchGrid:
-        """Return the grid of patches that cover the volume *domain*; all tasks share this grid."""
+        """Return the grid of the patches that cover the volume; *domain* is the volume's bounds."""
         return self.settings.grid(domain)
 
     def target(self, bbox: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the box to compute for a task: the voxels that the task and later operators need.
+
+        Args:
+            bbox: box of the task, global voxels.
+            domain: bounds of the volume.
 
         Raises:
             GeometryError: the task does not intersect the box that the patches cover.
@@ -113,16 +122,22 @@ class Placement:
         return self._wanted(asked, domain)
 
     def _wanted(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box* grown by the output margin, within the box that the patches cover."""
+        # Grown by the output margin, but not beyond the box that the patches cover.
         cover = self.patches(domain).cover
         wanted = box.grow(self.output_margin).intersection(cover)
         if wanted.is_empty:
-            msg = f"task {box} does not intersect {cover}, the box that the patches cover"
+            msg = (
+                f"task {box} does not intersect {cover}, the box that the patches cover; give only "
+                f"tasks that intersect {cover}"
+            )
             raise GeometryError(msg)
         return wanted
 
     def largest_task(self) -> tuple[Zyx, Zyx] | None:
-        """Return the sizes of the largest input and output chunk, if the tasks are known."""
+        """Return the sizes (voxels, zyx) of the largest input chunk and of its output chunk.
+
+        The result is ``None`` if the boxes of the tasks are unknown.
+        """
         outline = self.outline
         if outline is None or outline.domain is None or (outline.has_tasks and not outline.boxes):
             return None
@@ -143,12 +158,16 @@ class Placement:
         return max(pairs, key=lambda pair: pair[0].product(), default=None)
 
     def plan(self, chunk: Chunk, bbox: BoundingBox | None) -> tuple[PatchGrid, BoundingBox]:
-        """Choose the patches and the output box for one chunk.
+        """Return the patch grid and the output box for one chunk.
+
+        Args:
+            chunk: input chunk.
+            bbox: box of the task; ``None`` if the chunk belongs to no task.
 
         Raises:
             GeometryError: the chunk does not contain the required input, and *grid* is not
                 ``auto``; or the task does not intersect the box that the patches cover.
-            OptionError: the chunk does not contain *patch_num* patches.
+            OptionError: the number of patches of the chunk is not *patch_num*.
         """
         if self.grid == "chunk":
             return self._legacy_plan(chunk, None, self._legacy_crop)
@@ -185,7 +204,7 @@ class Placement:
         return self._legacy_plan(chunk, wanted, None)
 
     def _advice(self, grid: PatchGrid, chunk: Chunk, bbox: BoundingBox, asked: BoundingBox) -> str:
-        """Return the end of a message: the input that the chunk lacks, and a sufficient margin."""
+        # The end of a message: what the chunk lacks, and a margin that suffices.
         wanted = self._wanted(asked, chunk.domain)
         more = (bbox.start - asked.start).high(asked.stop - bbox.stop) + self.output_margin
         known = self.outline is not None and self.outline.has_tasks
@@ -193,7 +212,7 @@ class Placement:
         margin = grid.sufficient_margin(self.outline.boxes if known else [bbox], more)
         return (
             f"chunk {chunk.bbox} does not contain {grid.required_input(wanted)}, the input needed "
-            f"for the output {wanted}; load it with --expand-margin-size auto, or with "
+            f"for the output {wanted}; load the chunk with --expand-margin-size auto, or with "
             f"--expand-margin-size {' '.join(map(str, margin))} (zyx, voxels)"
         )
 
@@ -204,7 +223,7 @@ class Placement:
         if any(a <= 2 * b for a, b in zip(chunk.domain.size, crop, strict=True)):
             msg = (
                 f"--output-crop-margin {crop} leaves nothing of {chunk.domain} (zyx, voxels); "
-                "lower it or load a larger chunk"
+                "lower --output-crop-margin, or load a larger chunk"
             )
             raise GeometryError(msg)
         return chunk.domain.grow(-crop)
@@ -212,7 +231,7 @@ class Placement:
     def _legacy_plan(
         self, chunk: Chunk, bbox: BoundingBox | None, crop: Zyx | None
     ) -> tuple[PatchGrid, BoundingBox]:
-        """Count patches from the chunk's corner, as in chunkflow 1.x."""
+        # The grid starts at the chunk's corner, as in chunkflow 1.x.
         geometry = self.settings.geometry
         need = geometry.input_patch_size
         if any(a < b for a, b in zip(chunk.size, need, strict=True)):
@@ -225,8 +244,9 @@ class Placement:
         if crop is not None:
             if any(a <= 2 * b for a, b in zip(target.size, crop, strict=True)):
                 msg = (
-                    f"--output-crop-margin {crop} leaves nothing of {target}, which the patches of "
-                    f"chunk {chunk.bbox} cover (zyx, voxels); lower it or load a larger chunk"
+                    f"--output-crop-margin {crop} leaves nothing of {target}, the box that the "
+                    f"patches of chunk {chunk.bbox} cover (zyx, voxels); lower "
+                    "--output-crop-margin, or load a larger chunk"
                 )
                 raise GeometryError(msg)
             target = target.grow(-crop)

@@ -8,16 +8,18 @@ patches      |oooooooo|
                                |...                         task 1 uses the part b
 ```
 
-A patch touches the tasks that its intervals along z, y and x touch, and its part in a task is the
-product of the three overlaps. Therefore, a sum over patches is a product of sums over single axes,
-and millions of tasks are counted exactly, axis by axis.
+A part is the piece of a patch that lies in a task. The number of voxels of a part is the product of
+the overlaps of patch and task along z, y and x. Therefore, a sum over all parts is a product of
+three sums, one along each axis, and even millions of tasks are counted exactly.
 
-The first of the tasks that a patch touches computes it and stores one part for each of the others.
-The number of parts does not depend on the order of the tasks. Their bytes do: the part in the first
-task is not stored, and it may be the largest or the smallest of a patch. The amounts are exact for
-tasks that run strictly in the given order. More is written if two workers compute the same patch,
-because they work on neighbouring tasks at the same time. Less is written if some tasks are already
-recorded.
+A patch may touch several tasks. The first of these tasks to run computes the patch, and stores a
+part for each of the other tasks. The number of stored parts does not depend on the order of the
+tasks, but the number of bytes does: the part in the first task is not stored, and this part may be
+larger or smaller than the other parts of the patch.
+
+The amounts are exact for tasks that run strictly in the given order. More is written if two workers
+compute the same patch, because they work on neighbouring tasks at the same time. Less is written if
+some tasks are already recorded.
 """
 
 from __future__ import annotations
@@ -48,22 +50,23 @@ _NEAR = 3  # layers and rows on each side of the middle whose peak is computed
 
 
 def part_voxel_bytes(channels: int, itemsize: int = 4) -> int:
-    """Return the largest number of bytes that one voxel of a part may take.
+    """Return how many bytes one voxel of a part takes at most, with all channels.
 
     Args:
         channels: number of channels of the network's output.
-        itemsize: bytes of a value, see `EngineSettings.patch_itemsize`.
+        itemsize: largest number of bytes of a value; see `EngineSettings.patch_itemsize`.
     """
     return channels * itemsize
 
 
 def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: bool = True) -> int:
-    """Return how much memory a process needs at most for parts, in tasks and in the store.
+    """Return how many bytes of memory a process needs at most for parts, with those in the store.
 
     Args:
-        task_bytes: limit of the bytes that a task stores, see `PatchGrid.voxels_outside`.
-        tasks: number of tasks whose parts may be in the store.
-        most_bytes: limit of the bytes that the part store keeps in memory.
+        task_bytes: largest number of bytes of all parts that a task stores; see
+            `PatchGrid.voxels_outside`.
+        tasks: number of tasks whose parts may be in the store at the same time.
+        most_bytes: limit of the memory for parts in the store, in bytes.
         writes_later: whether the store writes in a thread, as the store of a run does.
     """
     # The parts that a task reads, those that it collects until its end, those of the last task.
@@ -72,11 +75,11 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
 
 
 def too_small(boxes: Boxes, patch: Zyx) -> str:
-    """Return a phrase that names the axes along which tasks are smaller than a patch, or "".
+    """Return a phrase about axes along which tasks are smaller than a patch; "" if there are none.
 
-    Such tasks do not exchange parts. A patch could touch three or more of them along an axis, and
-    tasks exchange parts only with their 26 direct neighbours. An axis along which the volume is not
-    divided is not checked.
+    Tasks that are smaller than a patch do not exchange parts: a patch could touch three or more of
+    these tasks along an axis, but a task exchanges parts only with its 26 direct neighbours. An
+    axis along which the volume is not divided into tasks is not checked.
 
     Args:
         boxes: boxes of the tasks.
@@ -103,7 +106,10 @@ def too_small(boxes: Boxes, patch: Zyx) -> str:
 
 
 def slabs_of_layers(count: Zyx, workers: int) -> list[int]:
-    """Return, for each layer of tasks along z, the number of its slab in the checkerboard order.
+    """Return, for each layer of tasks, the number of the slab in the checkerboard order.
+
+    A layer is all tasks with equal z. A slab is one or several layers; the tasks of a slab are sent
+    before those of the next slab.
 
     Args:
         count: number of tasks along each axis, zyx.
@@ -119,9 +125,10 @@ class SharedPatches:
     """The patches of a grid and the tasks that they touch, along each axis.
 
     Attributes:
-        touched: one list for each axis (z, y, x), with an entry for each patch interval along this
-            axis that touches a task. The entry lists the touched tasks: the position of each task
-            along the axis, and the length of its overlap with the interval in voxels.
+        touched: one list for each of z, y and x. An entry belongs to one position of patches along
+            the axis, and is left out if the patch touches no task. The entry lists the tasks that
+            the patch touches: for each task, its position along the axis, and the overlap of patch
+            and task along the axis in voxels.
     """
 
     touched: tuple[Touched, Touched, Touched]
@@ -134,8 +141,9 @@ class SharedPatches:
 
         Args:
             grid: grid of the patches.
-            targets: for each of z, y and x, the half-open interval of voxels that each task
-                computes, in ascending order; ``None`` for tasks that compute nothing.
+            targets: for each of z, y and x, a list with one entry for each position of tasks along
+                the axis: first voxel and end of the voxels that the task computes, or ``None`` if
+                the task computes nothing.
         """
         sizes = grid.geometry.output_patch_size
         z, y, x = (
@@ -155,11 +163,13 @@ class SharedPatches:
         return prod(len(axis) for axis in self.touched)
 
     def written_voxels(self, slab_of: Sequence[int] | None) -> int:
-        """Return the number of voxels of all parts that tasks write; tasks read the same number.
+        """Return the number of voxels of all parts that tasks write.
+
+        Tasks read the same number of voxels.
 
         Args:
-            slab_of: order of the tasks: ``None`` for the order of their numbers, else the slab of
-                each layer of the checkerboard order, see `slabs_of_layers`.
+            slab_of: ``None`` if tasks run in the order of their numbers. If tasks run in the
+                checkerboard order, the result of `slabs_of_layers`.
         """
         if slab_of is None:
             return sum(voxels for *_, voxels in self._parts([_same, _same, _same], _raster))
@@ -171,10 +181,11 @@ class SharedPatches:
 
     @cached_property
     def objects(self) -> int:
-        """Number of objects that tasks store: one for each pair of producer and consumer.
+        """Number of objects that tasks store: one for each pair of tasks (producer, consumer).
 
-        The number is exact for the order of task numbers. It is the same for other orders if every
-        task has, along each axis, a patch that touches no other task.
+        The producer computes patches, and the consumer uses parts of these patches. The number is
+        exact if the tasks run in the order of their numbers. The number is also exact for any other
+        order if every task has, along each axis, a patch that touches no other task.
         """
         # Two tasks are such a pair if, along each axis, their positions are a pair or are equal.
         pairs = [{(tasks[0][0], task) for tasks in axis for task, _ in tasks}
@@ -183,7 +194,7 @@ class SharedPatches:
 
     @cached_property
     def layers(self) -> int:
-        """Number of layers of patches of all tasks; a task looks for objects at each layer."""
+        """Number of times that tasks look for new objects: once for each layer of their patches."""
         z, y, x = self.touched
         rows = [len({task for tasks in axis for task, _ in tasks}) for axis in (y, x)]
         return sum(len(tasks) for tasks in z) * prod(rows)
@@ -191,20 +202,19 @@ class SharedPatches:
     def peak_voxels(self, slab_of: Sequence[int] | None) -> int:
         """Return the largest number of voxels of parts that are stored at the same time.
 
-        Assumption: tasks run strictly in their order, and the parts for a task are removed when the
-        task is recorded. The amount that is stored at a time is
+        The calculation assumes that tasks run strictly in the given order, and that the parts for a
+        task are removed when the task is done. A part is then stored from the time when its
+        producer (the task that computed the patch) is done until its consumer (the task that uses
+        the part) is done. The stored parts are counted at a few times, and the result is the
+        maximum:
 
-            sum of W(p, c) over producers p that have ended and consumers c that have not,
-
-        where p and c are classes of tasks, and W(p, c) is the number of voxels of all parts of
-        tasks of class p for tasks of class c. The classes are
-
-        * in the order of task numbers: along each axis, before, at and after a task that has just
-          ended. The result is the maximum over some tasks in the middle of the plan, because the
-          parts at each boundary differ in size;
-        * in the checkerboard order: the eight colours of a slab, and tasks in earlier and in later
-          slabs. The result is the maximum over the times after each colour, in the first, the
+        * Tasks run in the order of their numbers: after each of some tasks in the middle of the
+          plan. Several tasks are considered, because the parts at each boundary differ in size.
+        * Tasks run in the checkerboard order: after each of the eight colours, in the first, the
           middle and the last slab.
+
+        Tasks are not counted one by one, but in groups, such as all tasks of one colour in one
+        slab.
 
         Args:
             slab_of: order of the tasks, as for `written_voxels`.
@@ -224,20 +234,22 @@ class SharedPatches:
         )
 
     def _stored(self, kinds: Sequence[_Kind], rank: _Rank, done: Sequence[tuple[int, ...]]) -> int:
-        """Return the largest number of stored voxels, after the tasks up to a rank in *done*."""
+        # The maximum over *done*: the ranks up to which tasks have ended.
         parts = list(self._parts(kinds, rank))
         return max(sum(n for p, c, n in parts if p <= end < c) for end in done)
 
     def _parts(self, kinds: Sequence[_Kind], rank: _Rank) -> Iterator[tuple[Any, Any, int]]:
-        """Yield ranks of producers and consumers, and the voxels of all parts between them.
+        """Yield the rank of producers, the rank of consumers, and the voxels of their parts.
+
+        Tasks with a lower rank run first. Of several tasks with equal rank, the task with the
+        lowest number runs first.
 
         Args:
-            kinds: for each axis, a function that returns the kind of a task, so that the order of
-                two tasks depends only on their kinds. Its second argument is the first task that
-                the same patch touches.
-            rank: function (kinds of a task along z, y and x) that returns the rank of the task.
-                Tasks of a lower rank run first. Of several tasks with the same rank, the task with
-                the lowest number runs first.
+            kinds: for each axis, a function that receives two positions of tasks along the axis: a
+                task, and the first task that the same patch touches. The function returns the group
+                of the task along this axis.
+            rank: function that receives the groups of a task along z, y and x, and returns the rank
+                of the task.
         """
         groups: list[dict[tuple[Any, ...], list[int]]] = []
         for axis, kind in zip(self.touched, kinds, strict=True):
@@ -269,7 +281,7 @@ def _side(middle: int, task: int, first: int) -> int:  # noqa: ARG001
 
 
 def _layer(slab_of: Sequence[int], slab: int, task: int, first: int) -> tuple[int, int]:  # noqa: ARG001
-    """Return -1, 0 or 1 for a layer before, in or after *slab*, and the parity of the layer."""
+    # -1, 0 or 1: the layer is before, in or after *slab*.
     return (slab_of[task] > slab) - (slab_of[task] < slab), task % 2
 
 
@@ -285,14 +297,14 @@ def _colour(z: tuple[int, int], y: int, x: int) -> tuple[int, int]:
 
 @cache
 def _colours() -> dict[tuple[int, int, int], int]:
-    """Return the number of each colour in the checkerboard order, by parity of z, y and x."""
+    # The colours of the checkerboard order by parity of z, y and x.
     two = BoxGrid(Zyx(0, 0, 0), Zyx(1, 1, 1), Zyx(1, 1, 1), Zyx(2, 2, 2))
     order = checkerboard(GridPlan(two))
     return {(n // 4, n // 2 % 2, n % 2): colour for colour, n in enumerate(order)}
 
 
 def _touched(starts: Sequence[int], size: int, spans: Sequence[tuple[int, int] | None]) -> Touched:
-    """Return the tasks that each patch touches along one axis, without patches that touch none."""
+    # One axis of `SharedPatches.touched`.
     tasks = [(number, *span) for number, span in enumerate(spans) if span is not None]
     first, result = 0, []
     for start in starts:

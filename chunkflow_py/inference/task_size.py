@@ -7,13 +7,14 @@ patches   |------|
 task           |---------|
 ```
 
-Along an axis, size / stride + 1 patches touch a task whose boundaries are multiples of the stride
-(if patches overlap by at most the stride). The larger the tasks, the fewer voxels are computed by
-two tasks, but the more memory a task needs.
+If the boundaries of a task are multiples of the stride, and patches overlap by at most the stride,
+then size / stride + 1 patches touch the task along an axis. The larger the tasks are, the fewer
+voxels are computed by two tasks, but the more memory a task needs.
 
-If tasks exchange the patches that they share, no voxel is computed by two tasks, whatever their
-size. The chosen size is then the smallest for which at least half of the output that a task
-computes lies in its own box. Smaller tasks would spend their time on the exchange.
+If tasks exchange the patches that they share, no voxel is computed by two tasks, and the size of
+tasks makes no difference. In this case, a task must be so large that at least half of the output
+that it computes lies in its own box. The smallest size with this property is chosen. With smaller
+tasks, the exchange would take too much of the time.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ class TaskSize:
 
     Attributes:
         size: size of a task's output, voxels, zyx.
-        margin: margin to read around the output on each side, voxels, zyx.
+        margin: margin around the output that is read on each side, voxels, zyx.
         memory_bytes: memory that chunks, sums of patches and exchanged parts of patches need in a
-            pipeline that reads one task ahead.
+            pipeline that reads one task in advance.
         amplification: number of voxels that the network computes per voxel of output.
         patches: number of patches of a task along each axis, zyx.
-        alone: the amplification without an exchange of patches.
-        kept: average share of the output computed by a task that lies in its own box; 0 if tasks do
-            not exchange patches, 1 if there is only one task.
+        alone: the amplification if tasks do not exchange patches.
+        kept: of the output voxels that a task computes, the average share that lies in the task's
+            own box. 1 if there is only one task; 0 if tasks do not exchange patches.
     """
 
     size: Zyx
@@ -75,11 +76,11 @@ class TaskSizes:
         geometry: sizes of the patches.
         channels: number of channels of the output.
         item_bytes: bytes of one value of the output.
-        unit: size of which all task sizes are multiples, voxels, zyx.
+        unit: task sizes are multiples of this number of voxels, zyx.
         extent: size of the volume, voxels, zyx.
         crop: voxels to crop from each side of a chunk's output, zyx. If given, patches are counted
             from the corner of each chunk, not from the corner of the volume.
-        input_bytes: bytes of one input voxel, all channels together.
+        input_bytes: bytes of one input voxel, with all channels.
         exchange: whether tasks exchange the patches that they share. Tasks that are smaller than a
             patch never exchange patches.
     """
@@ -98,15 +99,19 @@ class TaskSizes:
     ) -> TaskSize:
         """Return the best task size that fits into the memory.
 
-        Without an exchange of patches, this is the size with the least amplification. With an
-        exchange, at least half of the output that a task computes must lie in its own box; if no
-        such size fits into the memory, this is the size with the largest share. Of several equally
-        good sizes, the one that needs the least memory is returned. Tasks are square in plane, so
-        their size may exceed the shorter of the axes y and x of the volume.
+        If tasks do not exchange patches, the best size is the one with the least amplification.
+
+        If tasks exchange patches, the share of the output that lies in the task's own box
+        (`TaskSize.kept`) must be at least one half. If no such size fits into the memory, the size
+        with the largest share is returned.
+
+        Of several equally good sizes, the one that needs the least memory is returned. Tasks have
+        equal sizes along y and x, which may exceed the shorter of these axes of the volume.
 
         Args:
-            memory_bytes: memory available for chunks and sums of patches.
-            is_usable: called with a task size that fits; returns whether it may be used.
+            memory_bytes: memory available for chunks and sums of patches, in bytes.
+            is_usable: function that receives a task size that fits into the memory, and returns
+                whether the size may be used.
 
         Raises:
             OptionError: the patches and the crop allow no task size, or the smallest task does not
@@ -190,7 +195,7 @@ class TaskSizes:
         return next(self._lengths(0), 0)
 
     def _lengths(self, axis: int) -> Iterator[int]:
-        """Yield possible task lengths along an axis, up to the first that spans the volume."""
+        # Possible sizes along one axis, up to the first that is at least that of the volume.
         unit = self.unit[axis]
         extent = self.extent.z if axis == 0 else max(self.extent.y, self.extent.x)
         most = min(_LARGEST, -(-extent // unit) * unit)
@@ -209,5 +214,5 @@ class TaskSizes:
 
 
 def _badness(size: TaskSize) -> tuple[float, float, int]:
-    """Return a sort key for task sizes, best first; rounding errors must not decide the order."""
+    # A sort key, best first. Rounding errors must not decide the order.
     return -min(size.kept, _KEPT), round(size.amplification, 9), size.memory_bytes

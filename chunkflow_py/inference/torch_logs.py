@@ -1,4 +1,4 @@
-"""Silence PyTorch's log messages about failures that chunkflow expects and handles."""
+"""Silence PyTorch's log messages about errors that chunkflow expects and handles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LOGGERS = ("torch.export", "torch.export.pt2_archive._package", "torch._subclas
 
 
 def quiet_torch() -> AbstractContextManager[None]:
-    """Silence PyTorch's tracebacks of expected errors inside a ``with`` block."""
+    """Silence the tracebacks that PyTorch logs for errors in a ``with`` block."""
     return quiet_logs(_LOGGERS, logging.CRITICAL)
 
 
@@ -25,7 +25,8 @@ def quiet_logs(names: Iterable[str], level: int) -> Iterator[None]:
 
     Args:
         names: names of the loggers.
-        level: lowest level that is still logged, a constant of the standard library's `logging`.
+        level: messages of this level and above are still logged; a constant such as
+            `logging.ERROR`.
     """
     logs = [logging.getLogger(name) for name in names]
     before = [log.level for log in logs]

@@ -1,7 +1,7 @@
 """Check that the data have the voxel size that a network was trained with.
 
-A network recognises structures by their size in voxels. On data with another voxel size it
-silently finds fewer structures.
+A network recognises structures by their size in voxels. If data have another voxel size, the
+network finds fewer structures, without an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def check_voxel_size(
     levels: Iterable[tuple[int, Sequence[float]]] = (),
     tolerance: float = TOLERANCE,
 ) -> None:
-    """Refuse data whose voxel size is not the one that the network was trained with.
+    """Raise an error if the data have another voxel size than the network was trained with.
 
     The error message names the mip to load instead, if a mip has a suitable voxel size.
 
@@ -35,7 +35,7 @@ def check_voxel_size(
         model_nm: voxel size that the network was trained with, nanometres, zyx. ``None`` along an
             axis accepts any voxel size, for example along z if the network takes single slices.
         data_nm: voxel size of the data, nanometres, zyx.
-        mip: mip level of the data, if they come from a pyramid.
+        mip: mip level of the data, if the data come from a pyramid.
         levels: number and voxel size (nanometres, zyx) of each mip level of the volume, if known.
         tolerance: largest accepted difference along an axis, as a fraction of the network's voxel
             size.
@@ -60,7 +60,7 @@ def check_voxel_size(
     at = "" if mip is None else f" (mip {mip})"
     msg = (
         f"the network was trained on voxels of {_text(model_nm)} nm (zyx), but the voxels of the "
-        f"data{at} are {_text(data_nm)} nm; they differ by more than {tolerance:.0%} ({off}); "
+        f"data{at} are {_text(data_nm)} nm, which differs by more than {tolerance:.0%} ({off}); "
         f"{_remedy(model_nm, data_nm, mip, list(levels), tolerance)}"
     )
     raise OptionError(msg)

@@ -511,7 +511,7 @@ def test_weights_given_as_the_model(tmp_path):
         ("x[0]", r"returned shape \(1, 8, 16, 16\) for a batch of shape \(2, 1, 8, 16, 16\)"),
         (
             "[x, x]",
-            "returned a list of 2 items, not one tensor; name .* or select one",
+            "returned a list of 2 items, not one tensor; list .* or return one",
         ),
         ("{'a': x, 'b': x}", r"returned a dict of 2 items \(a, b\), not one tensor"),
         ("None", "returned a NoneType, not one tensor"),
@@ -765,7 +765,7 @@ def test_import_is_light():
 @pytest.mark.parametrize(
     ("framework", "text", "weights", "message"),
     [
-        ("pytorch", INFERENCER, None, "it defines PatchInferencer; use --framework universal"),
+        ("pytorch", INFERENCER, None, "but defines PatchInferencer; use --framework universal"),
         ("pytorch", "x = 1", None, "add InstantiatedModel = YourNetwork"),
         ("universal", "def load_model(p):\n    1 / 0", "here", "load_model of .* ZeroDivision"),
         (
@@ -955,7 +955,7 @@ def test_weights_that_are_there_twice(write, tmp_path):
     state = state_of(path)
     twice = {f"{name}.{key}": value for name in ("net", "model") for key, value in state.items()}
     torch.save(twice, tmp_path / "w.pt")
-    with pytest.raises(ModelError, match=r"2 times, with the prefixes net\., model\.; save one"):
+    with pytest.raises(ModelError, match=r"2 times, with the prefixes net\., model\.; save only"):
         create_backend("pytorch", model=path, weights=str(tmp_path / "w.pt"), **SIZES)
 
 

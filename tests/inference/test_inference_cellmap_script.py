@@ -153,7 +153,7 @@ def test_sizes_may_be_written_otherwise(folder: Path, old: str, new: str) -> Non
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("model = Network()", "model = None", "defines no model, but only the network"),
+        ("model = Network()", "model = None", "defines no variable model, but only the network"),
         ("model = Network()", "model = 3", "model of .* is a int, not a network; write model ="),
         ("model = Network()", "model = Network()\nprocess_chunk = print", "defines process_chunk"),
         ("output_voxel_size = Coordinate((8, 8, 8))", "output_voxel_size = Coordinate((4, 4, 4))",
@@ -167,7 +167,7 @@ def test_sizes_may_be_written_otherwise(folder: Path, old: str, new: str) -> Non
         ("write_shape = Coordinate((4, 12, 12)) * Coordinate(output_voxel_size)", "",
          "output_size of the cellmap-flow script .* is missing; give three positive numbers"),
         ("output_channels = 2", "output_channels = 2.5",
-         "output_channels of .* is 2.5; it must be a positive integer"),
+         "output_channels of .* is 2.5, but output_channels must be a positive"),
     ],
 )  # fmt: skip
 def test_scripts_that_cannot_run_are_refused(

@@ -41,12 +41,12 @@ def test_one_named_output_is_one_of_several():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--output-channels", 3], "name them with --output-names"),
-        (["--output-kind", "logit,logit"], "name them with --output-names"),
+        (["--output-channels", 3], "without names; add --output-names"),
+        (["--output-kind", "logit,logit"], "without names; add --output-names"),
         (["--output-kind", "image"], "'image' is not one of probability, affinity, logit"),
         (
             ["--output-names", "a,b", "--output-channels", 3],
-            "2 in --output-names, 1 in --output-channels",
+            "--output-names lists 2 outputs, --output-channels lists 1 ",
         ),
     ],
 )

@@ -132,7 +132,7 @@ def test_one_voxel_less_than_the_required_input_is_refused(case, data):
         else BoundingBox(need.start, need.stop - step)
     )
     image = np.zeros(less.size, np.uint8)
-    with pytest.raises(GeometryError, match="load it with a margin of"):
+    with pytest.raises(GeometryError, match="load the chunk with a margin of"):
         Engine(identity(setting), setting).run(image, less, output_box=box, domain=domain)
 
 
@@ -337,8 +337,8 @@ def test_large_finite_output_is_no_error():
 @pytest.mark.parametrize(
     ("function", "more", "error", "words"),
     [
-        (lambda b: b.repeat(1, 2, 1, 1, 1), {}, ModelError, "returned 2 channels, .* set it to 2"),
-        (lambda b: b[..., :1], {}, ModelError, r"patches of \(2, 2, 1\); expected"),
+        (lambda b: b.repeat(1, 2, 1, 1, 1), {}, ModelError, "returned 2 channels, .* channels 2"),
+        (lambda b: b[..., :1], {}, ModelError, r"patches of size \(2, 2, 1\), neither"),
         (lambda b: b + 2, {"output_kind": "probability"}, ModelError, r"in \[0, 1\], but .* 2 to"),
     ],
 )  # fmt: skip
@@ -354,7 +354,7 @@ def test_wrong_input_is_named():
     engine = Engine(Network(lambda b: b), EngineSettings(ONE, num_output_channels=1))
     with pytest.raises(ChunkError, match="has 2 channels, but --num-input-channels is 1"):
         engine.run(np.zeros((2, 2, 2, 4), np.uint8), BOX)
-    with pytest.raises(ChunkError, match=r"shape \(2, 2, 5\) does not fill box"):
+    with pytest.raises(ChunkError, match=r"shape \(2, 2, 5\) does not have the size"):
         engine.run(np.zeros((2, 2, 5), np.uint8), BOX)
 
 
@@ -372,7 +372,7 @@ def test_output_where_there_is_no_patch_is_refused(axis):
     [
         ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
         ({"output_kind": "affinity", "num_output_channels": 2}, "three channels .* has 2"),
-        ({"mask_myelin_threshold": 0.3, "num_output_channels": 1}, "at least 2, not 1"),
+        ({"mask_myelin_threshold": 0.3, "num_output_channels": 1}, "is 1; use at least 2"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options, words):

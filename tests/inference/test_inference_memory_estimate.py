@@ -251,7 +251,9 @@ def test_what_does_not_fit_is_refused_with_what_would():
 
 def test_what_never_fits_is_said_to_never_fit():
     """No size is named that would not do."""
-    with pytest.raises(OptionError, match="smaller chunks, batches or patches alone would not fit"):
+    with pytest.raises(
+        OptionError, match="use smaller chunks, smaller batches and smaller patches together"
+    ):
         check_fits(estimate_memory(LARGE), 200_000_000)
 
 

@@ -200,7 +200,7 @@ def test_weights_of_the_other_variant(tmp_path):
 def test_weights_of_something_else(tmp_path):
     """Weights of another network are refused with their first keys."""
     torch.save(torch.nn.Conv3d(1, 3, 3).state_dict(), tmp_path / "w.pt")
-    with pytest.raises(ModelError, match="not belong to an RSUNet: .* first keys are weight, bias"):
+    with pytest.raises(ModelError, match="first keys weight, bias, do not belong to an RSUNet"):
         create_backend("pytorch", model="rsunet", weights=str(tmp_path / "w.pt"), **SIZES)
 
 
@@ -248,5 +248,5 @@ def test_as_many_weights_as_the_file_holds(widths, norm):
         "in_channels": 2, "out_channels": 3, "widths": widths, "embedding": (1, 5, 5),
     }  # fmt: skip
     _check_size(settings, {"all": torch.empty(count)})
-    with pytest.raises(ValueError, match=f"{count} weights, but the weight file has {count - 1}"):
+    with pytest.raises(ValueError, match=f"{count} weights, but .* contains only {count - 1}"):
         _check_size(settings, {"all": torch.empty(count - 1)})

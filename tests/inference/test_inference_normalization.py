@@ -132,15 +132,19 @@ GOOD = {"mean": 1, "std": 2, "percentiles": {"1": 3, "99": 4, "50": 3}}
         ([GOOD | {"mean": float("nan")}], {}, "mean of channel 0 .* is nan"),
         ([GOOD | {"mean": True}], {}, "mean of channel 0 .* is True"),
         ([GOOD | {"std": "2"}], {}, "std of channel 0 .* is '2'"),
-        ([GOOD | {"sdt": 2}], {}, "channel 0 .* unknown key 'sdt'; allowed are count, mean, std"),
-        ([3], {}, "channel 0 .* is 3; it must be an object"),
+        ([GOOD | {"sdt": 2}], {}, "channel 0 .* unknown key 'sdt'; use only count, mean, std"),
+        ([3], {}, "channel 0 .* is 3; an entry must be an object"),
         ([], {}, "must have a list 'channels' with an entry for each channel"),
         ([GOOD | {"percentiles": [1, 99]}], {}, "percentiles of channel 0 .* must be an object"),
         ([GOOD | {"percentiles": {"1": 3, "1.0": 4}}], {}, "percentile '1.0'; .* each given once"),
         ([GOOD | {"percentiles": {"p1": 3}}], {}, "percentile 'p1'; .* from 0 to 100"),
         ([GOOD | {"percentiles": {"101": 3}}], {}, "percentile '101'"),
-        ([GOOD], {"method": "percentile", "percentiles": (2, 99)}, "no percentile 2; .*1, 50, 99"),
-        ([{"mean": 1}], {"method": "percentile"}, "no percentile 1; it has none"),
+        (
+            [GOOD],
+            {"method": "percentile", "percentiles": (2, 99)},
+            "lacks percentile 2 .*1, 50, 99",
+        ),
+        ([{"mean": 1}], {"method": "percentile"}, "lacks percentile 1 .it has none"),
         ([GOOD], {"method": "percentile", "percentiles": (1, 50)}, "has 3 as percentile 1 and 3 "),
         ([GOOD], {"method": "percentile", "percentiles": (99, 1)}, "the lower one first"),
         ([GOOD, GOOD | {"mean": 2}], {"joint": True, "num_channels": 2}, "normalised together"),
@@ -202,17 +206,26 @@ def test_numbers_do_what_a_file_with_these_numbers_does(
         ({"std": (1.0,)}, "--normalize-std is given without --normalize-mean"),
         (
             {"mean": (1.0,), "std": (2.0,), "statistics": "a.json"},
-            "--normalize-statistics is a.json, but --normalize-mean .* leave the file or the num",
+            "--normalize-statistics is a.json, but --normalize-mean .* leave out either",
         ),
         ({"mean": (1.0, 2.0), "std": (2.0,)}, "mean has 2 numbers, but --normalize-std has 1"),
         (
             {"mean": (1.0, 2.0), "std": (2.0, 2.0)},
             "have statistics of 2 channels, but the image has 1; give 1 of each",
         ),
-        ({"mean": (1.0,), "std": (0.0,)}, "channel 0 .* standard deviation of 0, .* be positive"),
+        (
+            {"mean": (1.0,), "std": (0.0,)},
+            "channel 0 .* standard deviation of 0, .* be positive",
+        ),
         ({"mean": (1.0,), "std": (-2.0,)}, "standard deviation of -2"),
-        ({"method": "dtype", "mean": (1.0,)}, "mean is for .* zscore, but --normalize is dtype"),
-        ({"method": "percentile", "std": (1.0,)}, "std is for .* zscore, .* leave --normalize-std"),
+        (
+            {"method": "dtype", "mean": (1.0,)},
+            "mean is only for .* zscore, but --normalize is dtype",
+        ),
+        (
+            {"method": "percentile", "std": (1.0,)},
+            "std is only for .* zscore, .* leave --normalize-std",
+        ),
         (
             {"mean": (1.0, 2.0), "std": (2.0, 2.0), "num_channels": 2, "joint": True},
             "normalised together, but the statistics in --normalize-mean and --normalize-std diff",
@@ -263,7 +276,7 @@ def test_statistics_are_those_of_the_whole_dataset(dtype, depths, seed, spread):
     ("chunks", "message"),
     [
         ([np.zeros((1, 1, 1), np.float32)], "voxels of float32 cannot be counted"),
-        ([np.zeros((1, 1, 1), np.uint32)], "convert them to uint16"),
+        ([np.zeros((1, 1, 1), np.uint32)], "convert the voxels to uint16"),
         ([np.zeros((1, 1, 1), "u1"), np.zeros((1, 1, 1), "u2")], "1 channels of uint16, .* uint8"),
         ([np.zeros((1, 1, 1), "u1"), np.zeros((2, 1, 1, 1), "u1")], "2 channels of uint8, .* 1"),
         ([], "no voxel"),
@@ -281,10 +294,10 @@ def test_what_has_no_statistics(chunks, message):
     [
         ("{", "is not a JSON file"),
         ("[]", "has version None"),
-        ('{"version": 2, "channels": []}', "has version 2; a statistics file has version 1"),
+        ('{"version": 2, "channels": []}', "has version 2, but must have version 1"),
         (
             '{"version": 1, "channels": [], "mip": 0}',
-            "key 'mip'; allowed are version, channels",
+            "key 'mip'; use only version, channels",
         ),
     ],
 )

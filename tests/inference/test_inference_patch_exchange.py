@@ -79,8 +79,8 @@ def test_damaged_objects_are_computed_and_counted(place, caplog):
         volume.do(name)
     np.testing.assert_array_equal(volume.output, volume.whole()[0])
     assert volume.exchange.counts.refused.total() >= damaged
-    assert caplog.text.count("stored their parts: it") == 1
-    assert f"-{first} stored their parts" in caplog.text
+    assert caplog.text.count("stored cannot be used: the ") == 1
+    assert f"-{first} stored cannot be used" in caplog.text
 
 
 def test_a_part_of_another_place_is_not_used():

@@ -37,7 +37,7 @@ def test_the_whole_sentence():
         check_voxel_size((40, 16, 16), (40, 4, 4), mip=0)
     assert str(caught.value) == (
         "the network was trained on voxels of 40 16 16 nm (zyx), but the voxels of the data (mip "
-        "0) are 40 4 4 nm; they differ by more than 10% (y 4 instead of 16; x 4 instead of 16); "
+        "0) are 40 4 4 nm, which differs by more than 10% (y 4 instead of 16; x 4 instead of 16); "
         "load the data with --mip 2, if each mip doubles the voxel size in plane"
     )
 

@@ -81,15 +81,18 @@ NAMED = ["--output-names", "a,b"]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--output-channels", "3,1"], "--output-channels lists several outputs; name them with"),
-        (["--output-kind", "logit,vector"], "--output-kind lists several .* with --output-names"),
-        (NAMED, "2 in --output-names, 0 in --output-channels.* optionally a kind for every output"),
-        ([*NAMED, "--output-channels", "3"], "2 in --output-names, 1 in --output-channels"),
+        (
+            ["--output-channels", "3,1"],
+            "--output-channels has values for outputs without names; add",
+        ),
+        (["--output-kind", "logit,vector"], "--output-kind has values .* add --output-names"),
+        (NAMED, "lists 2 outputs, --output-channels lists 0 .* either a kind for every output"),
+        ([*NAMED, "--output-channels", "3"], "lists 2 outputs, --output-channels lists 1"),
         ([*NAMED, "--output-channels", "3,0"], "'3,0' is not a list of numbers above 0; write 3,1"),
         ([*NAMED, "--output-channels", "3,x"], "'3,x' is not a list of numbers above 0"),
         (
             [*NAMED, "--output-channels", "3,1", "--output-kind", "affinity"],
-            "1 in --output-kind; give a name, a number of channels",
+            "--output-kind lists 1; list a name and a number of channels",
         ),
         (
             [*NAMED, "--output-channels", "3,1", "--augment"],
@@ -104,7 +107,10 @@ NAMED = ["--output-names", "a,b"]
         (["--output-kind", "affinity", "-c", 2], r"three channels .* but the output has 2; change"),
         (["--output-dtype", "uint8", "--output-kind", "logit"], "or --activation sigmoid"),
         (["--output-dtype", "argmax", "-c", 1], "2 to 256 channels, .* set --num-output-channels"),
-        (["--mask-myelin-threshold", 0.3, "-c", 1], "needs --num-output-channels of at least 2"),
+        (
+            ["--mask-myelin-threshold", 0.3, "-c", 1],
+            "--num-output-channels is 1; use at least 2 channels",
+        ),
         (["--normalize", "zscore"], "needs statistics .* with --normalize-statistics"),
         (["--normalize", "none", "--normalize-statistics", "s.json"], "or leave the file out"),
         (["--normalize-statistics", "s.json"], "use --normalize zscore or percentile"),
@@ -113,10 +119,13 @@ NAMED = ["--output-names", "a,b"]
         (["--normalize-mean", "nan"], "'nan' is not a list of numbers"),
         (["--normalize-mean", "1"], "--normalize-mean is given without --normalize-std"),
         (["--normalize-mean", "1", "--normalize-std", "0"], "deviation of 0, .* must be positive"),
-        (["--normalize", "none", "--normalize-std", "1"], "std is for --normalize zscore, but"),
+        (
+            ["--normalize", "none", "--normalize-std", "1"],
+            "std is only for --normalize zscore, but",
+        ),
         (["--normalize", "mean"], "'mean' is not one of 'dtype', 'none', 'zscore', 'percentile'"),
         (["--grid", "padded", "--pad", "none"], "use --grid anchored, or --pad reflect"),
-        (["--augment", "-s", 4, 8, 10], "square in plane; the input patch is 8 x 10"),
+        (["--augment", "-s", 4, 8, 10], "the input patch is 8 x 10 .* square in plane"),
         (["-v", 4, 2, 2], "set --output-patch-overlap to at most 3 2 2"),
         (["-z", 3, 8, 8], "use --output-patch-size"),
         (["-z", 6, 8, 8], "lower --output-patch-size to .?4,? 8,? 8"),
@@ -376,4 +385,4 @@ def test_logits_of_classes_name_softmax(tmp_path, monkeypatch):
         "--input-patch-size 4 8 8 --num-output-channels 2 --output-kind probability"
     )
     output = " ".join(say(line, code=1).split())
-    assert "softmax if the channels are exclusive classes" in output
+    assert "--activation softmax for exclusive classes" in output

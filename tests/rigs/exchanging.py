@@ -61,7 +61,7 @@ class Memory:
     def read(self, consumer, producer, most):
         content = self.objects.get((consumer, producer))
         if content is not None and len(content) > most:
-            msg = f"it has {len(content)} bytes, more than {most}"
+            msg = f"the object has {len(content)} bytes, more than {most}"
             raise VolumeError(msg)
         return content
 

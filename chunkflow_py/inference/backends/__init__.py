@@ -1,6 +1,6 @@
 """Backends that run networks; `chunkflow_py.inference.backend_factory` creates one.
 
-Each is a `Backend` (`backend_protocol.py`). `--framework` names the kind of the model:
+Each backend is a `Backend` (`backend_protocol.py`). `--framework` names the kind of the model:
 
 | framework   | file                   | the model is                                              |
 |-------------|------------------------|-----------------------------------------------------------|
@@ -8,13 +8,14 @@ Each is a `Backend` (`backend_protocol.py`). `--framework` names the kind of the
 | `pytorch`   | `network_backend.py`   | Python code, TorchScript, exported program, built-in name |
 | `universal` | `universal_backend.py` | Python code with `PatchInferencer`, or a `pytorch` model  |
 
-`--backend` names the library that runs a `pytorch` model. If the model file defines the functions
-`pre_process` and `post_process`, they run before and after the library:
+`--backend` names the library that runs a `pytorch` model. If the model file defines a function
+`pre_process`, this function runs before the network. A function `post_process` runs after the
+network:
 
 | backend       | file               | device                                           |
 |---------------|--------------------|--------------------------------------------------|
 | `torch`       | `torch_core.py`    | CPU, CUDA                                        |
 | `openvino`    | `openvino_core.py` | CPU                                              |
 | `onnxruntime` | `onnx_core.py`     | CPU, CUDA                                        |
-| `auto`        |                    | the fastest of them whose float32 error is small |
+| `auto`        |                    | that of the fastest accurate library             |
 """

@@ -18,16 +18,17 @@ class Backend(Protocol):
 
     Attributes:
         device: device of batches and results.
-        weighted: whether the backend has already multiplied the results by the window. Only the
-            backend ``universal`` does this.
-        divisor: shifts (zyx, voxels) to which the network is equivariant, such as (8, 8, 8) with
-            three poolings by 2; ``None`` if unknown.
-        profile: compute profile, as text for people. The first batch may still change it, for
-            example if compilation fails.
+        weighted: whether the results are already multiplied by the blending weights of the voxels
+            of a patch. Only the framework ``universal`` does this.
+        divisor: if the input is shifted by a multiple of this number of voxels (zyx), the output
+            is shifted by the same number of voxels and does not change otherwise. A network with
+            three poolings by 2 has (8, 8, 8). ``None`` if unknown.
+        profile: compute profile, as text for people. The first batch may still change this text,
+            for example if compilation fails.
 
-    A backend may have a method ``warm()``, which runs a batch of zeros, so that kernels are
-    selected and compiled before the first chunk. It may be called from a different thread than
-    the backend itself, but not at the same time.
+    A backend may have a method ``warm()`` that runs a batch of zeros. Kernels are then selected
+    and compiled before the first chunk. The thread that calls ``warm()`` may be another than the
+    thread that runs batches, but ``warm()`` must not run while a batch runs.
     """
 
     device: torch.device
@@ -36,21 +37,21 @@ class Backend(Protocol):
 
     @property
     def profile(self) -> dict[str, str]:
-        """Compute profile: everything in this backend that decides the bytes of a result."""
+        """Compute profile: the settings of this backend that decide the bytes of a result."""
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
         """Run the network.
 
         Args:
             batch: (n, c, z, y, x) float32 on `device`, of the input patch size. All batches have
-                the shape that the backend was created for. The backend must neither keep nor change
-                *batch*.
+                the shape that the backend was created for. The backend must not change *batch*, nor
+                use *batch* after the call.
 
         Returns:
             (n, c, z, y, x) on `device`, of the input patch size or of the output patch size, in
             float32, bfloat16 or float16, with any strides. The caller must not change this result.
-            It may share memory with *batch*, and is valid until the next call or until *batch*
-            changes.
+            The result may share memory with *batch*. The result is valid until the next call, or
+            until *batch* changes.
 
         Raises:
             ModelError: the network failed on a batch of this shape.
@@ -59,11 +60,11 @@ class Backend(Protocol):
 
 
 class Identity:
-    """A network that returns the first channel of its input, without the margin, in every channel.
+    """A network that returns input channel 0, without the margin, as every output channel.
 
     ```
     input patch   |mm|------------------|mm|      m = (input - output) / 2
-    output patch     |------------------|         the same voxels in every channel
+    output patch     |------------------|         the voxels of input channel 0, in every channel
     ```
 
     Use it to test a pipeline, and the geometry and blending of patches, without a network.
@@ -81,7 +82,11 @@ class Identity:
         num_output_channels: int,
         device: torch.device,
     ) -> None:
-        """Store the patch sizes (voxels, zyx); the margin must be the same on both sides."""
+        """Store the sizes of the input and the output patch, in voxels, zyx.
+
+        The sizes must differ by an even number along each axis, because the same margin is cut off
+        at both ends.
+        """
         margin = (Zyx.of(input_patch_size) - output_patch_size) // 2
         self._inside = (
             slice(None),

@@ -1,6 +1,6 @@
 """Recognise model scripts of cellmap-flow, and read the sizes that they declare.
 
-Such a script is Python code. It assigns the network to ``model``, and describes it:
+Such a script is Python code. It assigns the network to ``model``, and may define these names:
 
 | name                                 | meaning                                                  |
 |--------------------------------------|----------------------------------------------------------|
@@ -9,10 +9,10 @@ Such a script is Python code. It assigns the network to ``model``, and describes
 | `read_shape` or `input_size`         | size of the input patch, nm or voxels, zyx               |
 | `write_shape` or `output_size`       | size of the output patch, nm or voxels, zyx              |
 | `output_channels`                    | number of channels of the output                         |
-| `process_chunk`, `predict`           | a function that reads and computes a block by itself     |
+| `process_chunk`, `predict`           | function that reads and computes a block (not supported) |
 
-What the script declares is what the network was trained for, so an option of ``inference`` that
-differs is an error.
+A script declares the sizes that the network was trained for. An option of ``inference`` whose value
+differs from the declared value is therefore an error.
 """
 
 from __future__ import annotations
@@ -60,23 +60,24 @@ class CellmapScript:
 
     @classmethod
     def of(cls, module: ModuleType, path: str) -> CellmapScript:
-        """Return the sizes that an executed script declares.
+        """Return the sizes that an executed script declares, in voxels.
 
         Args:
             module: the executed script, for which `is_cellmap_script` is true.
             path: path of the script, for messages.
 
         Raises:
-            ModelError: the script computes blocks by itself, changes the voxel size, lacks a size,
-                or declares sizes that are not three positive numbers, or not whole voxels.
+            ModelError: the script has a function that reads and computes blocks, or no network; the
+                voxel sizes of input and output differ; a size is missing, or is not three positive
+                numbers, or is not a whole number of voxels.
         """
         function = next((name for name in _FUNCTIONS if hasattr(module, name)), None)
         if function is not None or getattr(module, "model", None) is None:
-            why = f"defines {function}" if function else "defines no model"
+            why = f"defines {function}" if function else "defines no variable model"
             msg = (
                 f"the cellmap-flow script {path} {why}, but only the network of a script can be "
-                "run, not a function that reads its own data; assign the network to model, or "
-                "write a class PatchInferencer"
+                "run, not a function that reads and computes blocks; assign the network to the "
+                "variable model, or write a class PatchInferencer"
             )
             raise ModelError(msg)
         voxel, output_voxel = (
@@ -94,12 +95,15 @@ class CellmapScript:
         channels = getattr(module, "output_channels", None)
         number = None if channels is None else _whole(channels)
         if channels is not None and number is None:
-            msg = f"output_channels of {path} is {channels!r}; it must be a positive integer"
+            msg = (
+                f"output_channels of {path} is {channels!r}, but output_channels must be a "
+                "positive integer"
+            )
             raise ModelError(msg)
         return cls(path, voxel, input_size, output_size, number)
 
     def check(self, input_patch_size: Zyx, output_patch_size: Zyx, output_channels: int) -> None:
-        """Check that the options of ``inference`` are what the script declares.
+        """Check that the options of ``inference`` have the values that the script declares.
 
         Args:
             input_patch_size: size of the input patch, voxels, zyx.
@@ -107,7 +111,7 @@ class CellmapScript:
             output_channels: number of channels of the output.
 
         Raises:
-            OptionError: a size or the number of channels differs.
+            OptionError: a size or the number of channels differs from the declared value.
         """
         for option, given, declared in (
             ("--input-patch-size", input_patch_size, self.input_size),
@@ -132,21 +136,24 @@ class CellmapScript:
 def _size(
     module: ModuleType, path: str, voxel: tuple[float, float, float], in_nm: str, in_voxels: str
 ) -> Zyx:
-    """Return a size in voxels, which the script declares in nanometres or in voxels."""
+    """Return a size in voxels; the script may declare the size in nanometres or in voxels."""
     if hasattr(module, in_nm):
         extent = _three(module, in_nm, path)
         sizes = [_whole(round(a / b, 6)) for a, b in zip(extent, voxel, strict=True)]
         if None in sizes:
             msg = (
                 f"{in_nm} of {path} is {_text(extent)}, but input_voxel_size is {_text(voxel)} "
-                f"(nm, zyx); {in_nm} must be a multiple of it"
+                f"(nm, zyx); make {in_nm} a multiple of input_voxel_size"
             )
             raise ModelError(msg)
         return Zyx.of(size for size in sizes if size)
     declared = _three(module, in_voxels, path)
     sizes = [_whole(each) for each in declared]
     if None in sizes:
-        msg = f"{in_voxels} of {path} is {_text(declared)}; it must be three whole numbers"
+        msg = (
+            f"{in_voxels} of {path} is {_text(declared)}, "
+            f"but {in_voxels} must be three whole numbers of voxels"
+        )
         raise ModelError(msg)
     return Zyx.of(size for size in sizes if size)
 
@@ -165,7 +172,7 @@ def _three(module: ModuleType, name: str, path: str) -> tuple[float, float, floa
 
 
 def _whole(value: Any) -> int | None:
-    """Return a positive integer, or ``None`` if the value is not one."""
+
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):

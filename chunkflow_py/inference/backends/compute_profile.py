@@ -1,8 +1,8 @@
 """Devices, dtypes and the compute profile, which determines the bytes of a result.
 
-However the work is divided into tasks, the bytes of a result are the same if all of these are the
-same: backend, library versions, device model or CPU instruction set, number of threads, memory
-layout, dtype, batch shape.
+Two runs with the same compute profile give the same bytes, even if they divide the work into
+different tasks. The compute profile is: backend, library versions, device model or CPU instruction
+set, number of threads, memory layout, dtype and batch shape.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ def describe_device(device: torch.device) -> str:
 
 
 def profile_of(device: torch.device, **more: str) -> dict[str, str]:
-    """Return the compute profile: library, device, threads, and the entries in *more*.
+    """Return the compute profile: version of PyTorch, device, and the entries in *more*.
 
-    A GPU is described by its model, without its index.
+    A CPU is described by the instruction set and the number of threads. A GPU is described by the
+    model name, without the index of the GPU, and by the version of cuDNN.
     """
     named = describe_device(device).replace(str(device), device.type, 1)
     profile = {"torch": torch.__version__, "device": named}
@@ -101,7 +102,7 @@ _switches = threading.RLock()
 
 
 def check_dtype(dtype: str, device: torch.device) -> None:
-    """Check that *dtype* works on *device*; warn if it is slower than float32 there.
+    """Check that *dtype* works on *device*; warn if bfloat16 is only emulated there.
 
     Raises:
         OptionError: the dtype is unknown, or does not work on the device.
@@ -123,7 +124,7 @@ def check_dtype(dtype: str, device: torch.device) -> None:
 
 
 def bfloat16_unit(device: torch.device) -> str:
-    """Return the hardware unit for bfloat16: amx, avx512_bf16, cuda, or ``emulated`` for none."""
+    """Return the bfloat16 unit of the hardware (amx, avx512_bf16 or cuda), else ``emulated``."""
     if device.type == "cuda":
         native = torch.cuda.get_device_capability(device) >= (8, 0)
         return "cuda" if native else "emulated"
@@ -135,14 +136,14 @@ def bfloat16_unit(device: torch.device) -> str:
 
 @contextlib.contextmanager
 def cuda_switches(*, tf32: bool) -> Iterator[None]:
-    """Set the CUDA settings of the process, and lock them while kernels are launched.
+    """Set the CUDA settings of the process; no other thread can set them in the ``with`` block.
 
-    Only deterministic kernels are used, and kernels are not chosen by benchmarking, so the bytes do
-    not change from run to run. Kernels that are already launched, or captured in a graph, keep
-    their settings.
+    With these settings, PyTorch uses only deterministic kernels, and does not choose kernels by
+    their speed in a benchmark. The bytes of a result are therefore equal in all runs. The settings
+    have no effect on kernels that are already launched or captured in a CUDA graph.
 
     Args:
-        tf32: multiply float32 with 10 bits of mantissa on tensor cores.
+        tf32: multiply float32 numbers on tensor cores, which use 10 bits of the mantissa.
     """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     with _switches:
@@ -154,8 +155,8 @@ def cuda_switches(*, tf32: bool) -> Iterator[None]:
 class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the dtypes of convolutions and matrix products inside the ``with`` block.
 
-    The dtypes show whether autocast works. Autocast silently has no effect on a program that was
-    exported with decomposed operators.
+    The recorded dtypes show whether autocast had an effect. On a program that was exported with
+    decomposed operators, autocast has no effect, and raises no error.
     """
 
     _NAMES = ("conv", "mm", "addmm", "bmm", "baddbmm", "linear")

@@ -56,19 +56,20 @@ def cache_key(digest: str | None, **parts: object) -> str | None:
 def converted(key: str | None, make: Callable[[Path], None]) -> Iterator[Path]:
     """Yield a folder with the files of a converted network, from the cache if possible.
 
-    Processes that start at the same time and find no entry each make their own files; the files of
-    one process become the entry. If the cache cannot be written, the files are made at each start,
-    with one warning.
+    If several processes convert the same network at the same time, the files of one process become
+    the entry of the cache. If the cache cannot be written, the network is converted at each start,
+    and one warning is logged.
 
     Args:
         key: name of the entry (`cache_key`), or ``None`` to disable the cache.
-        make: writes the files to an empty folder.
+        make: function that converts the network and writes the files to an empty folder.
 
     Yields:
-        The folder, which may be deleted after the ``with`` block. Files opened in it stay readable.
+        The folder. It may be deleted at the end of the ``with`` block. A file that was opened in
+        the block stays readable.
 
     Raises:
-        VolumeError: the files do not fit in the cache or in the temporary folder.
+        VolumeError: the files cannot be written, for example because the disk is full.
     """
     entry = None if key is None else cache_folder() / key
     if entry is not None and local_cache.intact_files(entry):

@@ -1,10 +1,10 @@
 """Check that a device computes the convolutions of a network correctly.
 
 Some versions of cuDNN silently compute wrong 3D convolutions in half precision (pytorch#163539,
-cuDNN 9.8 to 9.10), in ways that depend on the kernel and on the size of the image. Therefore, the
-convolutions of a network's first batch are recorded. The largest ones are then computed again in
-the same precision, memory layout and size, but from random numbers for which the exact result can
-be computed:
+cuDNN 9.8 to 9.10). The error depends on the sizes of kernel and image. Therefore, the convolutions
+of a network's first batch are recorded. For each kernel size, the convolution with most
+multiplications is then computed again with the same dtype, memory layout and image size, but from
+random numbers:
 
 ```
 first batch --> SeenConvolutions --> the convolution with most multiplications, for each kernel size
@@ -12,11 +12,13 @@ random k/64 --> device: that convolution, in its dtype ---+
             --> CPU: float64, at a sample of voxels ------+--> largest error > tolerance: an error
 ```
 
-The reference is computed on the CPU, without cuDNN and without the kernels of the device, and only
-at a sample of voxels that includes all corners, so it takes milliseconds. Values are multiples of
-1/64 in [-1, 1]. Every dtype holds them and their products exactly, and sums of up to 4096 products
-are exact in float32 in any order. On a device that works, the only error is therefore that of
-rounding to the dtype, and `tolerance` does not depend on the values of the network.
+The reference is computed on the CPU, without cuDNN. It takes milliseconds, because it is computed
+only at a sample of voxels. The sample includes all corners of the image.
+
+The random numbers are multiples of 1/64 in [-1, 1]. Every dtype can represent these numbers
+exactly, and float32 can represent the sum of up to 4096 of their products exactly, added in any
+order. On a device that works, results therefore differ from the reference only because they are
+rounded to the dtype. `tolerance` does not depend on the values of the network.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ _KINDS = ("conv2d", "conv3d", "convolution", "_convolution", "_convolution_mode"
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution: sizes, precision and memory layout, without values.
+    """The sizes, the precision and the memory layout of a convolution, without the weights.
 
     Attributes:
         image: shape of the input, (n, c, z, y, x) or (n, c, y, x).
@@ -84,7 +86,15 @@ class Convolution:
         *,
         channels_last: bool,
     ) -> Convolution:
-        """Return a convolution with an odd kernel that keeps the channels and size of one image."""
+        """Return a convolution of one image whose output has the size and channels of the input.
+
+        Args:
+            channels: number of channels of the input and of the output.
+            size: size of the image in voxels.
+            kernel: size of the kernel in voxels; all numbers must be odd.
+            dtype: dtype of the input.
+            channels_last: whether the channels of a voxel are neighbours in memory.
+        """
         one = (1,) * len(size)
         padding = tuple(k // 2 for k in kernel)
         shapes = (1, channels, *size), (channels, channels, *kernel)
@@ -113,26 +123,27 @@ class Convolution:
         return self.image[0] * prod(self.output_size) * prod(self.kernel)
 
     def tolerance(self) -> float:
-        """Return the largest error that rounding can cause on a device that works.
+        """Return the largest error that rounding can cause, relative to the largest exact value.
 
-        In units of the largest value of the exact result, it is 4 u + K / 2^24, where u is the unit
-        roundoff of the dtype and K the number of products in a sum. The first term stands for at
-        most four roundings to the dtype: of image and kernel, where an algorithm transforms them,
-        of a partial sum, and of the result. The second term stands for K additions in float32. A
-        wrong sum has an error of about 1 in these units.
+        The result is 4 u + K / 2^24, where u is the unit roundoff of the dtype, and K is the number
+        of products that are added for a voxel. The first term allows for four roundings to the
+        dtype: of the transformed image, of the transformed kernel, of a partial sum, and of the
+        result. The second term allows for K additions in float32. For comparison, a wrong sum has a
+        relative error of about 1.
         """
         return _ROUNDINGS * _UNIT[self.dtype] + prod(self.kernel[1:]) * 2.0**-24
 
     @property
     def every(self) -> int:
-        """Compare every n-th output channel of a group; this property is n."""
+        """Step between the output channels of a group that are compared with the exact result."""
         return -(-self.kernel[0] // self.groups // _CHANNELS)
 
     def cropped(self, work: int) -> Convolution:
-        """Return the same convolution of a smaller image, with at most *work* multiplications.
+        """Return this convolution for an image so small that *work* multiplications suffice.
 
-        The batch is reduced to one image, then the longest axis is halved repeatedly. This ends
-        early if the kernel would no longer fit into the image; the result then exceeds *work*.
+        The batch is reduced to one image, then the longest axis is halved repeatedly. An axis is
+        not halved if the kernel would no longer fit. The returned convolution can therefore need
+        more than *work* multiplications.
         """
         smaller = self
         while smaller.work > work:
@@ -158,10 +169,10 @@ class Convolution:
 
 
 class SeenConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the convolutions inside the ``with`` block; transposed ones are left out.
+    """Records the convolutions inside the ``with`` block, except transposed convolutions.
 
     Attributes:
-        largest: the convolution with most multiplications, by kernel size and dtype.
+        largest: for each pair (kernel size, dtype), the convolution with most multiplications.
     """
 
     def __init__(self) -> None:
@@ -170,7 +181,7 @@ class SeenConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return false, so that PyTorch does not import its compiler, which takes a second."""
+        # If this were true, PyTorch would import its compiler, which takes a second.
         return False
 
     def __torch_dispatch__(
@@ -220,10 +231,11 @@ _right: set[tuple[Convolution, torch.device, bool]] = set()
 def check_convolutions(
     convolutions: Iterable[Convolution], device: torch.device, *, tf32: bool = False
 ) -> None:
-    """Compute convolutions on a device and compare them with the exact results.
+    """Compute convolutions on a device and compare the results with exact ones.
 
     Convolutions that this process has already checked on the device are not computed again. Call
-    this function inside `compute_profile.cuda_switches`, whose settings it uses.
+    this function inside `compute_profile.cuda_switches`, because the CUDA settings decide which
+    kernels are checked.
 
     Args:
         convolutions: convolutions to compute; on the CPU, a smaller image is used.
@@ -231,7 +243,7 @@ def check_convolutions(
         tf32: whether the settings of the process let CUDA multiply float32 as TF32.
 
     Raises:
-        WrongArithmeticError: an error is larger than `Convolution.tolerance`.
+        WrongArithmeticError: the error of a convolution is larger than its `tolerance`.
     """
     for each in convolutions:
         convolution = each.cropped(_CPU_WORK) if device.type == "cpu" else each
@@ -249,12 +261,14 @@ def check_convolutions(
 
 
 def wrong_convolution(device: str, convolution: Convolution, error: float) -> str:
-    """Return a phrase that says what a device computes wrongly, with its libraries.
+    """Return a sentence that says which convolution a device computes wrongly, and how wrongly.
+
+    The sentence also contains the versions of the libraries.
 
     Args:
         device: name of the device.
-        convolution: the convolution that it computed.
-        error: its error; see `error_of`.
+        convolution: convolution that the device computed wrongly.
+        error: error of the convolution, as `error_of` returns it.
     """
     return (
         f"{device} computes wrong values with {describe_libraries()}: a {convolution} has an error "
@@ -276,7 +290,7 @@ def remedy_for(dtype: torch.dtype, device: torch.device, *, tf32: bool = False) 
 
 
 def describe_libraries() -> str:
-    """Return the versions of PyTorch and, with CUDA, of cuDNN: ``PyTorch 2.9.0, cuDNN 9.10.2``."""
+    """Return the versions of PyTorch and, with CUDA, of cuDNN, such as ``PyTorch 2.9.0``."""
     cudnn_version: Callable[[], int | None] = torch.backends.cudnn.version
     number = cudnn_version() if torch.version.cuda else None
     text = f"PyTorch {torch.__version__}"
@@ -291,11 +305,12 @@ def describe_cudnn(number: int) -> str:
 
 @torch.inference_mode()
 def error_of(convolution: Convolution, device: torch.device) -> float:
-    """Return the error of a convolution that a device computes.
+    """Return the relative error of a convolution that a device computes.
 
     Returns:
-        The largest absolute difference from the exact result at a sample of voxels, divided by the
-        largest absolute value of that result there; NaN if the device returns NaN.
+        The largest absolute difference between the computed and the exact result at a sample of
+        voxels, divided by the largest absolute exact value at these voxels. NaN if the device
+        returns NaN.
     """
     generator = torch.Generator(device).manual_seed(0)
     layout = _layout(len(convolution.stride))
@@ -345,7 +360,7 @@ def error_within_memory(convolution: Convolution, device: torch.device) -> float
 
 
 def _places(convolution: Convolution) -> list[torch.Tensor]:
-    """Return the positions of the output voxels to compare, along the batch and spatial axes."""
+    # Positions along the batch axis and each spatial axis.
     sizes = (convolution.image[0], *convolution.output_size)
     fewest, most = _PLACES
     number = min(most, max(fewest, _CPU_WORK * convolution.every // prod(convolution.kernel)))
@@ -358,7 +373,7 @@ def _places(convolution: Convolution) -> list[torch.Tensor]:
 def _expected(
     convolution: Convolution, image: torch.Tensor, kernel: torch.Tensor, places: list[torch.Tensor]
 ) -> torch.Tensor:
-    """Return the exact result at *places*, (place, group, channel) float64 on the CPU."""
+    # Axes of the result: (place, group, channel).
     axes = len(convolution.stride)
     inside = torch.ones((1,) * (axes + 1), dtype=torch.bool)
     index: list[Any] = [places[0].view(-1, *(1,) * axes), slice(None)]

@@ -32,13 +32,14 @@ def fold_batch_norm(network: nn.Module, shape: Sequence[int]) -> int:
     scale · (w * x + b - mean) + shift   =   (scale · w) * x + (scale · (b - mean) + shift)
     ```
 
-    This saves a pass over the feature maps and the memory of one feature map. Only layers are
-    replaced: the network's own ``forward`` still runs, including its operations in place.
+    This saves a pass over the feature maps, and the memory of one feature map. A folded BatchNorm
+    is replaced by a layer that returns its input, so ``forward`` of the network need not be
+    changed.
 
     To find the pairs, a copy of the network is run without data (on the ``meta`` device, where
-    tensors have shapes but no values). A network that cannot run this way, such as one whose
-    forward pass depends on values, is not changed. A convolution whose result or weights are also
-    used elsewhere is not changed either.
+    tensors have shapes but no values). A network that cannot run without data is not changed, for
+    example because its forward pass depends on values. A convolution is not changed if its result
+    or its weights are also used elsewhere.
 
     Args:
         network: network in float32 and evaluation mode; changed in place.
@@ -91,7 +92,7 @@ class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _pairs(network: nn.Module, shape: Sequence[int]) -> list[tuple[str, str]]:
-    """Return pairs of a convolution and the BatchNorm that is the only user of its result."""
+    """Return pairs of names: a convolution, and a BatchNorm that alone uses its result."""
     simple = {name for name, module in network.named_modules() if _is_simple(module)}
     if not any(isinstance(network.get_submodule(name), _NORMS) for name in simple):
         return []  # a run on `meta` imports PyTorch's compiler, which takes a second and more

@@ -44,7 +44,7 @@ def read_weights(
 
     Args:
         path: file in which ``torch.save`` stored a state dict, or a dict that contains a state dict
-            under a key of `_HOLDERS`, such as ``state_dict``. Prefixes of keys are kept.
+            under a key such as ``state_dict``. Prefixes of the names of weights are not removed.
         trust_weights: unpickle any object in the file, which can run code.
 
     Returns:
@@ -52,7 +52,8 @@ def read_weights(
         dict if there is none).
 
     Raises:
-        ModelError: the file is missing, unreadable, would run code, or contains no weights.
+        ModelError: the file is missing or unreadable, contains no weights, or contains other
+            objects although *trust_weights* is false.
     """
     if not Path(path).is_file():
         msg = f"weight file {path} does not exist; check --convnet-weight-path"
@@ -99,9 +100,10 @@ def load_weights(
 ) -> None:
     """Load *state* into *network*; the names of the weights must match.
 
-    A prefix that a wrapper around the network has added, such as ``module.`` or ``model.``, is
-    dropped if the network lacks it. Weights outside of this prefix, such as those of a loss, are
-    not loaded, and a warning names them. All other names must match exactly.
+    A wrapper around a network adds a prefix to the names of the weights, such as ``module.`` or
+    ``model.``. This prefix is dropped if the names in the network lack it. Weights without the
+    prefix, such as the weights of a loss, are not loaded, and a warning lists their names. All
+    other names must match exactly.
 
     Args:
         network: network to change in place.
@@ -110,8 +112,8 @@ def load_weights(
         model: name or file of the network, for messages.
 
     Raises:
-        ModelError: keys or shapes differ, or several prefixes match; the message lists the first
-            few of them.
+        ModelError: keys or shapes differ, or the weights of the network are stored under several
+            prefixes. The message lists a few of the keys or prefixes.
     """
     own = network.state_dict()
     prefix = _prefix(state, own, path)
@@ -152,10 +154,11 @@ def load_weights(
 
 
 def unwrapped(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return weights by their names without the prefixes that wrappers have added.
+    """Return weights by their names, without the prefixes that wrappers around a network add.
 
-    Use this before a network is created to fit the weights. `load_weights` also drops prefixes, but
-    checks all names against the network.
+    This function needs no network. Use it to read the architecture of a network from the names and
+    shapes of its weights. If a network exists, use `load_weights` instead, which compares all names
+    with those of the network.
 
     Args:
         state: weights by key, possibly with prefixes such as ``module.`` or ``model._orig_mod.``.
@@ -171,9 +174,10 @@ def unwrapped(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _prefix(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], path: str) -> str:
-    """Return the prefix that a wrapper of the network has added to the keys of *state*, or "".
+    """Return the prefix that a wrapper around the network has added to the keys of *state*, or "".
 
-    Lightning modules add ``net.`` or ``model.``, torch.compile adds ``_orig_mod.``.
+    Lightning modules add ``net.`` or ``model.``, for example, and torch.compile adds
+    ``_orig_mod.``.
 
     Args:
         state: weights by key.
@@ -198,14 +202,13 @@ def _prefix(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], 
     if len(found) > 1:
         msg = (
             f"weights {path} contain the weights of the model {len(found)} times, with the "
-            f"prefixes {_first(found)}; save one of them with torch.save(net.state_dict())"
+            f"prefixes {_first(found)}; save only one copy with torch.save(net.state_dict())"
         )
         raise ModelError(msg)
     return found[0] if found else _shared_prefix(state, own)
 
 
 def _shared_prefix(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str:
-    """Return the prefix that all keys share, if the names of the network lack it."""
     whole = ""
     short = list(state)
     while short and not any(key in own for key in short):
@@ -226,7 +229,7 @@ def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
     if not isinstance(found, Mapping):
         msg = (
             f"weight file {path} contains a {type(found).__name__}, not a state dict; "
-            "save it with torch.save(net.state_dict())"
+            "save a state dict with torch.save(net.state_dict())"
         )
         raise ModelError(msg)
     state = {k: v for k, v in found.items() if isinstance(k, str) and isinstance(v, torch.Tensor)}
@@ -235,7 +238,7 @@ def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
         msg = (
             f"weight file {path} contains neither a state dict nor a dict with a state dict under "
             f"{', '.join(map(repr, _HOLDERS))}; "
-            + (f"{_first(others)} are not tensors" if others else "it is empty")
+            + (f"the values of {_first(others)} are not tensors" if others else "it is empty")
         )
         raise ModelError(msg)
     return state
@@ -260,10 +263,11 @@ def _first(items: Iterable[str], number: int = 3) -> str:
 
 
 def run_model_file(path: str) -> ModuleType:
-    """Execute *path* and return it as a module under a private name.
+    """Execute a Python file and return it as a module with a private name.
 
-    The file is ordinary Python code with all rights of the user: trust it like any program. It is
-    executed at each call, so that two networks made from one file share no weights.
+    The file can run any code with the permissions of the user, so run only files that you trust.
+    The file is executed again at each call, so that two networks made from one file share no
+    weights.
 
     Args:
         path: path of a ``.py`` file.

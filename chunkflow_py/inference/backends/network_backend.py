@@ -1,4 +1,4 @@
-"""Run a network between the hooks of its model file: join and check its outputs, explain errors."""
+"""Run a network between the functions of its model file, and join and check the outputs."""
 
 from __future__ import annotations
 
@@ -41,37 +41,38 @@ class Core(Protocol):
 
         Args:
             batch: (n, c, z, y, x), or (n, c, y, x) for a 2D network, float32, on the device; must
-                not be changed. If the model file has ``pre_process``, the batch is the result of
-                this function.
+                not be changed. If the model file defines ``pre_process``, *batch* is what this
+                function returned.
 
         Returns:
-            The result of the network: a tensor, or a dict, list or tuple of tensors, on the
-            device, with any strides, valid until the next call.
+            What the network returned: a tensor, or a dict, list or tuple of tensors, on the device.
+            The tensors may have any strides, and are valid until the next call.
         """
 
 
 class NetworkBackend:
-    """A network that a core runs, between the hooks of its model file.
+    """A network that a core runs, between the functions ``pre_process`` and ``post_process``.
 
     ```
-    batch --> pre_process --> core --> post_process --> named outputs joined --> checked -->
-              (model file)             (model file)
-    affinities in the stored convention
+    batch --> pre_process --> core --> post_process --> named outputs joined --> checked
+              (model file)             (model file)     (--output-names)
+          --> affinities converted to the stored convention
     ```
 
     ``pre_process`` and ``post_process`` of a model file may take NumPy arrays or tensors, and
-    may return either; the first batch shows which type they take. ``pre_process`` receives
-    (n, c, z, y, x) float32, and ``post_process`` receives the result of the network.
+    may return either. On the first batch, each function is tried with both types.
+    ``pre_process`` receives (n, c, z, y, x) float32, and ``post_process`` receives the result of
+    the network.
 
-    A 2D network receives the sections of all patches as one batch, and its hooks also receive these
-    sections: (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x).
+    A 2D network, and the two functions of its model file, receive the sections of all patches as
+    one batch: (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x).
 
     Attributes:
         device, weighted, divisor, profile: see `Backend`.
         shape: shape of every batch, (n, c, z, y, x).
-        memory: measures the memory of the network; ``None`` if that is impossible.
-        voxel_size_nm: voxel size that the network was trained with, nanometres, zyx, if its file
-            declares it.
+        memory: function that measures the memory of the network; ``None`` if there is none.
+        voxel_size_nm: voxel size that the network was trained with, nanometres, zyx; ``None`` if
+            the model file declares no voxel size.
     """
 
     weighted = False
@@ -96,7 +97,7 @@ class NetworkBackend:
         memory: Callable[[], NetworkMemory] | None = None,
         voxel_size_nm: tuple[float, float, float] | None = None,
     ) -> None:
-        """Wrap the network in its hooks and checks.
+        """Wrap a network in the functions of its model file, and in checks of its outputs.
 
         Args:
             core: the network, prepared by a library such as PyTorch or OpenVINO.
@@ -105,17 +106,20 @@ class NetworkBackend:
             output_patch_size: size of the output patch, voxels, zyx.
             num_output_channels: number of channels of all outputs together.
             device: device of batches and results.
-            module: the executed model file, which may define hooks.
-            divisor: divisor declared by the network or its file: an integer, or one for each axis.
-            kernel_dims: numbers of spatial axes of the network's kernels, if known.
+            module: the executed model file, which may define ``pre_process`` and ``post_process``.
+            divisor: `Backend.divisor`, as the network or the model file declares it: one integer
+                for all axes, or an integer for each axis.
+            kernel_dims: 2, 3 or both: how many spatial axes the kernels of the network have.
             spatial_dims: 3, or 2 for a network that takes single sections.
-            outputs: names of the outputs to join, in order: keys of a dict that the network
-                returns, or positions in its tuple.
-            output_channels: channels of each of *outputs*.
-            affinity_layout: convention of the affinities that the network returns.
-            affinity_channels: first channel of each group of affinities, in all outputs together.
-            memory: measures the memory of the network.
-            voxel_size_nm: voxel size that the network was trained with, if its file declares it.
+            outputs: names of the outputs to join, in order. If the network returns a dict, the
+                names are keys of the dict. If it returns a tuple, any names for the first items.
+            output_channels: number of channels of each of *outputs*.
+            affinity_layout: order and position of the affinities that the network returns.
+            affinity_channels: first channel of each group of three affinities. Channels are
+                numbered through all outputs.
+            memory: function that measures the memory of the network.
+            voxel_size_nm: voxel size that the network was trained with, if the model file declares
+                one.
 
         Raises:
             ModelError: *divisor* is invalid.
@@ -141,7 +145,7 @@ class NetworkBackend:
 
     @property
     def profile(self) -> dict[str, str]:
-        """Compute profile; the first batch may still change it (see `warm`)."""
+        """Compute profile; the first batch may still change it, for example if it compiles."""
         return profile_of(self.device, **self._more, **self._core.profile)
 
     def warm(self) -> None:
@@ -192,8 +196,8 @@ class NetworkBackend:
             if self._kernel_dims and dims not in self._kernel_dims:
                 (other,) = self._kernel_dims
                 remedy = (
-                    f"its kernels have {other} axes, but --spatial-dims is {dims}; use "
-                    f"--spatial-dims {other}"
+                    f"the kernels of the network have {other} axes, but --spatial-dims is {dims}; "
+                    f"use --spatial-dims {other}"
                 )
             elif self.divisor and any(Zyx.of(shape[-3:]) % self.divisor):
                 near = -(-Zyx.of(shape[-3:]) // self.divisor) * self.divisor
@@ -218,8 +222,9 @@ class NetworkBackend:
             lacking = [name for name in self._outputs if name not in found]
             if lacking:
                 msg = (
-                    f"model {self.model} returned a dict without {', '.join(lacking)}, named in "
-                    f"--output-names; its keys are {', '.join(map(str, found))}"
+                    f"model {self.model} returned a dict with the keys "
+                    f"{', '.join(map(str, found))}, but --output-names also lists "
+                    f"{', '.join(lacking)}; list only keys of the dict"
                 )
                 raise ModelError(msg)
             found = [found[name] for name in self._outputs]
@@ -236,8 +241,9 @@ class NetworkBackend:
             many = f" of {len(found)} items{names}" if isinstance(found, (list, tuple)) else ""
             kind = "dict" if names else type(found).__name__
             msg = (
-                f"model {self.model} returned a {kind}{many}, not one tensor; name the outputs "
-                "to keep with --output-names, or select one in post_process of the model file"
+                f"model {self.model} returned a {kind}{many}, not one tensor; list the outputs "
+                "to store in --output-names, or return one tensor from post_process of the model "
+                "file"
             )
             raise ModelError(msg)
         return tensor
@@ -246,7 +252,7 @@ class NetworkBackend:
         if len(found) < len(self._outputs):
             msg = (
                 f"model {self.model} returned {len(found)} outputs, but --output-names lists "
-                f"{len(self._outputs)}: {', '.join(self._outputs)}"
+                f"{len(self._outputs)} ({', '.join(self._outputs)}); list as many names as outputs"
             )
             raise ModelError(msg)
         parts: list[torch.Tensor] = []
@@ -267,22 +273,22 @@ class NetworkBackend:
                 msg = (
                     f"outputs {', '.join(self._outputs)} of model {self.model} differ in size: "
                     f"the first is {tuple(parts[0].shape[2:])} voxels, but {name} is "
-                    f"{tuple(tensor.shape[2:])}; name only outputs of one size"
+                    f"{tuple(tensor.shape[2:])}; list only outputs of equal size in --output-names"
                 )
                 raise ModelError(msg)
             parts.append(tensor)
         return torch.cat(parts, 1)
 
     def _stacked(self, found: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
-        """Stack the sections that a 2D network returned to (n, c, z, y, x)."""
+        # A 2D network returned (n·z, c, y, x); the result is (n, c, z, y, x).
         if not self._flat:
             return found
         number, depth = batch.shape[0], batch.shape[2]
         if found.ndim != 4 or found.shape[0] != number * depth:
             msg = (
                 f"model {self.model} returned shape {tuple(found.shape)} for {number * depth} "
-                f"sections; with --spatial-dims 2 it must return "
-                f"({number * depth}, {self._channels}, y, x)"
+                f"sections, but with --spatial-dims 2 a model must return "
+                f"({number * depth}, {self._channels}, y, x); correct the model"
             )
             raise ModelError(msg)
         return found.view(number, depth, *found.shape[1:]).transpose(1, 2)
@@ -290,8 +296,8 @@ class NetworkBackend:
     def _check(self, found: tuple[int, ...], batch: tuple[int, ...]) -> None:
         if len(found) != 5 or found[0] != batch[0]:
             msg = (
-                f"model {self.model} returned shape {found} for a batch of shape {batch}; "
-                f"it must return ({batch[0]}, {self._channels}, z, y, x)"
+                f"model {self.model} returned shape {found} for a batch of shape {batch}, but "
+                f"must return ({batch[0]}, {self._channels}, z, y, x); correct the model"
             )
             raise ModelError(msg)
         if found[1] != self._channels:
@@ -318,7 +324,10 @@ class NetworkBackend:
             axes = (1, *axes)
         if len(axes) != 3 or not all(isinstance(v, int) and v > 0 for v in axes):
             numbers = "one, two (y, x) or three" if self._flat else "one or three"
-            msg = f"divisor of {self.model} is {found!r}; it must be {numbers} positive integers"
+            msg = (
+                f"divisor of model {self.model} is {found!r}; "
+                f"a divisor must be {numbers} positive integers"
+            )
             raise ModelError(msg)
         return Zyx.of(axes)
 
@@ -326,11 +335,16 @@ class NetworkBackend:
 def check_outputs(
     outputs: tuple[str, ...], output_channels: tuple[int, ...], num_output_channels: int
 ) -> None:
-    """Check that the names and channels of outputs match each other.
+    """Check the names of outputs against the numbers of channels of each output.
+
+    Args:
+        outputs: names of the outputs to store.
+        output_channels: number of channels of each of *outputs*.
+        num_output_channels: number of channels of all *outputs* together.
 
     Raises:
-        OptionError: there are not as many channel counts as names, a name is given twice, or the
-            channel counts do not add up to *num_output_channels*.
+        OptionError: *outputs* and *output_channels* differ in length, a name is given twice, or
+            the sum of *output_channels* is not *num_output_channels*.
     """
     if len(outputs) != len(output_channels):
         msg = (
@@ -339,7 +353,7 @@ def check_outputs(
         )
         raise OptionError(msg)
     if len(set(outputs)) < len(outputs):
-        msg = f"--output-names {','.join(outputs)} lists an output twice; list each once"
+        msg = f"--output-names {','.join(outputs)} lists an output twice; list each output once"
         raise OptionError(msg)
     if outputs and sum(output_channels) != num_output_channels:
         msg = (
@@ -388,10 +402,11 @@ class ChannelSpreader:
 
 
 class Hook:
-    """A function of a model file, called with NumPy arrays or with tensors, as it requires.
+    """A function of a model file, called with the type that it accepts: NumPy arrays or tensors.
 
-    Functions written for other tools usually take arrays in ``pre_process`` and tensors in
-    ``post_process``, but each function may take either type.
+    If the type hint of the first parameter is a tensor or an array, the function is called with
+    this type. Otherwise, ``pre_process`` is first tried with an array and ``post_process`` with a
+    tensor, because most model files written for other tools expect these types.
     """
 
     def __init__(self, call: Callable[..., Any], first: str, device: torch.device) -> None:
@@ -413,7 +428,7 @@ class Hook:
         return None if call is None else cls(call, first, device)
 
     def __call__(self, value: Any) -> Any:
-        """Call the function with the kind of array that it accepts; the first call tries both."""
+        """Call the function with the type that it accepts; the first call tries both types."""
         for kind in self._order:
             try:
                 result = self._call(_as_numpy(value) if kind == "numpy" else value)

@@ -32,8 +32,7 @@ _TALKATIVE = (
 
 
 class _Note:
-    """Holds a value that survives torch.export, which undoes changes to lists."""
-
+    # torch.export undoes changes of lists that `forward` makes, but not those of this attribute.
     outputs: Outputs = None
 
 
@@ -69,7 +68,8 @@ class Leaves(torch.nn.Module):
             if not isinstance(leaf, torch.Tensor):
                 msg = (
                     f"the network returns a {type(leaf).__name__} in a {type(found).__name__}, "
-                    "which cannot be converted; let it return tensors, or choose --backend torch"
+                    "which cannot be converted; let the network return only tensors, or choose "
+                    "--backend torch"
                 )
                 raise ModelError(msg)
         self._note.outputs = outputs
@@ -79,16 +79,16 @@ class Leaves(torch.nn.Module):
 def export(network: Leaves, shape: Sequence[int]) -> torch.export.ExportedProgram:
     """Export the operators of *network* for one shape of batch.
 
-    The network is run on tensors that have a shape but no values, which is fast and needs no
-    memory.
+    The network is run on tensors that have a shape but no values. Such a run is fast and needs no
+    memory for feature maps.
 
     Args:
         network: network in evaluation mode, on the CPU.
         shape: shape of every batch.
 
     Raises:
-        Exception: any error, if the network cannot be exported, for example because it branches on
-            the values of a tensor.
+        Exception: the network cannot be exported, for example because its code branches on the
+            values of a tensor. The type of the error varies.
     """
     with quiet(), FakeTensorMode():
         example = torch.empty(tuple(shape))
@@ -109,20 +109,21 @@ def check_batch(batch: Any, shape: tuple[int, ...]) -> torch.Tensor:
     """Return *batch* as contiguous float32, copied only if necessary.
 
     Raises:
-        ModelError: the network was converted for another shape.
+        ModelError: *batch* does not have the shape that the network was converted for.
     """
     tensor = torch.as_tensor(batch, dtype=torch.float32)
     if tuple(tensor.shape) != shape:
         msg = (
-            f"the network was converted for batches of shape {shape}, but received "
-            f"{tuple(tensor.shape)}; let pre_process keep the shape, or choose --backend torch"
+            f"the network was converted for batches of shape {shape}, but received a batch of "
+            f"shape {tuple(tensor.shape)}; let pre_process keep the shape of its input, "
+            "or choose --backend torch"
         )
         raise ModelError(msg)
     return tensor.contiguous()
 
 
 def reason(error: BaseException) -> str:
-    """Return the message of *error* in one line, without preambles that libraries add."""
+    """Return the type of *error* and the first informative line of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     preamble = ("Exception", "Check '", "Couldn't get TorchScript module")
     own = [line for line in lines if not line.startswith(preamble)]
@@ -132,7 +133,10 @@ def reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence messages of converters that users cannot act on, inside a ``with`` block."""
+    """Silence log messages, warnings and stderr of converters in a ``with`` block.
+
+    Users can do nothing about what these messages report.
+    """
     # torch.export prints all operators before the one that it cannot export.
     with (
         quiet_logs(_TALKATIVE, logging.ERROR),

@@ -50,7 +50,7 @@ class OnnxCore:
         digest: str | None = None,
         device: torch.device | None = None,
     ) -> None:
-        """Convert the network, or take it from the cache, and open a session.
+        """Convert the network, or read the converted network from the cache, and open a session.
 
         Args:
             network: network in evaluation mode, on the CPU; not changed.
@@ -89,7 +89,7 @@ class OnnxCore:
 
         Args:
             path: path of the file.
-            shape: shape of every batch; the network must accept it.
+            shape: shape of every batch, which the network must accept.
             dtype: ``float32``.
             device: device of batches and results (default: the CPU).
 
@@ -143,8 +143,8 @@ class OnnxCore:
             raise ModelError(msg) from error
         if provider[0] not in self._session.get_providers():
             msg = (
-                f"ONNX Runtime cannot use {self._device} (it fell back to "
-                f"{', '.join(self._session.get_providers())}); choose --backend torch"
+                f"ONNX Runtime cannot use {self._device}, but only "
+                f"{', '.join(self._session.get_providers())}; choose --backend torch"
             )
             raise OptionError(msg)
         self._input = _input_for(self._session, shape)
@@ -170,7 +170,7 @@ def _check_dtype(dtype: str) -> None:
     if dtype != "float32":
         msg = (
             f"--dtype {dtype} does not work with --backend onnxruntime; choose --dtype float32, or "
-            f"for {dtype} --backend torch or openvino"
+            f"use --dtype {dtype} with --backend torch or openvino"
         )
         raise OptionError(msg)
 
@@ -183,7 +183,7 @@ def _provider(device: torch.device) -> tuple[str, dict[str, str]]:
     if "CUDAExecutionProvider" not in found:
         msg = (
             f"--backend onnxruntime cannot use --device {device}: ONNX Runtime "
-            f"{onnxruntime.__version__} has {', '.join(found)}; pip install onnxruntime-gpu in "
+            f"{onnxruntime.__version__} has only {', '.join(found)}; install onnxruntime-gpu in "
             "place of onnxruntime, or choose --backend torch"
         )
         raise OptionError(msg)
@@ -221,13 +221,13 @@ def _convert(network: torch.nn.Module, shape: tuple[int, ...], folder: Path) -> 
 
 
 def _input_for(session: Any, shape: tuple[int, ...]) -> str:
-    """Return the name of the single input, after checking that it accepts *shape*."""
+    """Return the name of the network's input; refuse several inputs, or another shape."""
     inputs = session.get_inputs()
     if len(inputs) != 1:
         names = ", ".join(each.name for each in inputs)
         msg = (
-            f"the network has {len(inputs)} inputs ({names}), but must have one; give a network "
-            "with a single input"
+            f"the network has {len(inputs)} inputs ({names}), but only a network with one input "
+            "can be run; give a network with one input"
         )
         raise ModelError(msg)
     own = inputs[0].shape

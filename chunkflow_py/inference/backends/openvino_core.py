@@ -39,8 +39,9 @@ class OpenVinoCore:
             or tracing                         stored in the cache           at each start
     ```
 
-    Measured with RSUNet on 20x256x256 voxels (2 threads, AVX-512): 3.4 s in float32 and 1.7 s in
-    bfloat16, where PyTorch takes 3.6 s and 2.0 s. Batches and results are not copied.
+    Measured for RSUNet on a patch of 20x256x256 voxels (2 threads, AVX-512): OpenVINO takes 3.4 s
+    in float32 and 1.7 s in bfloat16; PyTorch takes 3.6 s and 2.0 s. Batches and results are not
+    copied.
 
     Attributes:
         profile: the core's part of the compute profile; see `Core`.
@@ -55,7 +56,7 @@ class OpenVinoCore:
         digest: str | None = None,
         threads: int | None = None,
     ) -> None:
-        """Convert the network, or take it from the cache, and compile it.
+        """Convert the network, or read the converted network from the cache, and compile it.
 
         Args:
             network: network in evaluation mode, on the CPU; not changed.
@@ -95,7 +96,7 @@ class OpenVinoCore:
 
         Args:
             path: path of the file.
-            shape: shape of every batch; the network must accept it.
+            shape: shape of every batch, which the network must accept.
             dtype: ``float32`` or ``bfloat16``.
             threads: number of threads (default: as many as PyTorch uses).
 
@@ -203,8 +204,8 @@ def _convert(network: torch.nn.Module, shape: tuple[int, ...], folder: Path) -> 
             model = _traced(leaves, shape)
         except Exception as second:
             msg = (
-                f"--backend openvino cannot convert the network: torch.export fails with "
-                f"{reason(first)}; tracing fails with {reason(second)}; choose --backend torch"
+                f"--backend openvino cannot convert the network: torch.export failed "
+                f"({reason(first)}), and tracing failed ({reason(second)}); choose --backend torch"
             )
             raise ModelError(msg) from second
     model.set_rt_info(json.dumps(leaves.outputs), _OUTPUTS)
@@ -234,10 +235,11 @@ def _from_decoder(decoder: Any) -> Any:
 
 
 def _traced(network: Leaves, shape: tuple[int, ...]) -> Any:
-    """Convert by running the network on an example, as small as possible.
+    """Convert a network by tracing: run the network on an example and record the operators.
 
-    Tracing turns the Python numbers and branches of one run into constants. The result is
-    therefore compared with the network on other values and, if possible, another size.
+    Tracing records Python numbers and branches as they are in this run. The traced network is
+    therefore compared with the original one on a patch with other values, and if possible with
+    another size. Examples are tried from the smallest to the full patch.
     """
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
@@ -259,7 +261,7 @@ def _traced(network: Leaves, shape: tuple[int, ...]) -> Any:
 
 
 def _examples(shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield shapes to trace and to compare with, small ones first and the full one last."""
+    # Pairs: the shape to trace with, and the shape to compare with.
     for size in (16, 32, 64):
         small = tuple(min(size, axis) for axis in shape[2:])
         other = tuple(min(2 * size, axis) for axis in shape[2:])
@@ -281,7 +283,7 @@ def _check_same(model: Any, network: Leaves, batch: torch.Tensor) -> None:
             got = torch.from_numpy(found[index])
             scale = max(1.0, float(wanted.abs().max()))
             if got.shape != wanted.shape or float((got - wanted).abs().max()) > 1e-3 * scale:
-                msg = "the traced network returns other values than the original network"
+                msg = "the traced network returns values that differ from the original network's"
                 raise ModelError(msg)
 
 
@@ -294,7 +296,10 @@ def _read(path: Path) -> Any:
     try:
         return openvino.Core().read_model(path)
     except RuntimeError as error:
-        msg = f"model file {path} cannot be read by OpenVINO: {reason(error)}; convert it again"
+        msg = (
+            f"model file {path} cannot be read by OpenVINO: {reason(error)}; "
+            "convert the model again"
+        )
         raise ModelError(msg) from error
 
 
@@ -307,8 +312,8 @@ def _fit(model: Any, shape: tuple[int, ...]) -> None:
     if len(model.inputs) != 1:
         names = ", ".join(each.any_name for each in model.inputs)
         msg = (
-            f"the network has {len(model.inputs)} inputs ({names}), but must have one; give a "
-            "network with a single input"
+            f"the network has {len(model.inputs)} inputs ({names}), but only a network with one "
+            "input can be run; give a network with one input"
         )
         raise ModelError(msg)
     try:
@@ -316,8 +321,8 @@ def _fit(model: Any, shape: tuple[int, ...]) -> None:
     except RuntimeError as error:
         own = model.inputs[0].get_partial_shape()
         msg = (
-            f"the network does not accept batches of shape {shape}; it is made for {own}: "
-            f"{reason(error)}; check --input-patch-size, --num-input-channels and --batch-size"
+            f"the network accepts batches of shape {own}, but not of shape {shape} "
+            f"({reason(error)}); check --input-patch-size, --num-input-channels and --batch-size"
         )
         raise ModelError(msg) from error
 

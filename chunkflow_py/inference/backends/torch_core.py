@@ -38,16 +38,16 @@ class TorchCore:
     every batch:  copy --> channels last --> autocast --> network
     ```
 
-    - On the CPU, and for TF32 and half precisions on CUDA, tensors have the memory format channels
-      last, which is faster, unless the network requires contiguous tensors or, on the CPU, has
-      instance normalisation.
-    - BatchNorm is folded into the convolutions before it, where that is safe.
+    - On the CPU, and for TF32 and half precision on CUDA, tensors have the memory format channels
+      last, because this format is faster. Exception: tensors are contiguous if the network requires
+      this, or on the CPU if the network has instance normalisation.
+    - Each BatchNorm is folded into the convolution before it, if the result stays the same.
     - With bfloat16 and float16, the network runs under autocast: convolutions and matrix products
-      use the dtype, weights stay float32, and normalisation layers always compute in float32.
-    - float32 does not use TF32 unless requested. cuDNN uses deterministic algorithms and does not
-      benchmark them, so that results are reproducible.
-    - On CUDA, and in half precisions on the CPU, the largest convolutions of the first batch are
-      compared with exact results, because some versions of cuDNN compute wrong values; see
+      use this dtype, weights stay float32, and normalisation layers always compute in float32.
+    - With float32, CUDA uses TF32 only on request. cuDNN uses deterministic algorithms and does not
+      choose them by a benchmark, so that results are reproducible.
+    - On CUDA, and in half precision on the CPU, the largest convolutions of the first batch are
+      compared with exact results, because some library versions compute wrong values; see
       `convolution_check`.
 
     Attributes:
@@ -66,18 +66,19 @@ class TorchCore:
         cuda_graphs: bool = True,
         fold: bool = True,
     ) -> None:
-        """Prepare the network; steps that need a forward pass wait for the first batch.
+        """Set mode, device and memory layout of the network; the first batch compiles it.
 
         Args:
-            network: a module, which is changed in place, or any function of a batch.
+            network: a module, which is changed in place, or any function that maps a batch to an
+                output.
             shape: shape of every batch, (n, c, z, y, x), or (n, c, y, x) for a 2D network.
             device: device to run on.
             dtype: ``float32``, ``bfloat16`` or ``float16``.
-            compile: compile the network for the shape; if that fails, it runs uncompiled, with a
-                warning.
+            compile: compile the network for *shape*. If the compilation fails, the network runs
+                uncompiled, and a warning is logged.
             tf32: allow TF32 on CUDA.
             cuda_graphs: capture a forward pass on CUDA and replay its kernels, if possible.
-            fold: fold BatchNorm into the convolutions before it.
+            fold: fold each BatchNorm into the convolution before it.
 
         Raises:
             OptionError: the dtype does not work on the device.
@@ -156,7 +157,7 @@ class TorchCore:
             return self._network(ready)
 
     def _placed(self, batch: Any) -> Any:
-        """Return a copy on the device, because a network may modify its input."""
+        # A copy, because a network may modify its input.
         if not isinstance(batch, torch.Tensor):
             return batch
         layout = self._layout if batch.ndim == len(self._shape) else torch.contiguous_format
@@ -184,7 +185,7 @@ class TorchCore:
 
     @contextlib.contextmanager
     def _checked(self) -> Iterator[None]:
-        """Check the convolutions of the network's first forward pass, which is in the block."""
+        # The first forward pass runs inside the block; its convolutions are checked afterwards.
         if self._is_right:
             yield
             return
@@ -227,9 +228,9 @@ class TorchCore:
         if found.dtypes == {torch.float32}:
             name = self.profile["dtype"]
             msg = (
-                f"--dtype {name} has no effect on this program: its convolutions run in float32, "
-                "because it was exported with its operators decomposed; choose --dtype float32, "
-                "or export it without run_decompositions"
+                f"--dtype {name} has no effect on this exported program: the convolutions run in "
+                "float32, because the program was exported with decomposed operators; choose "
+                "--dtype float32, or export the program without run_decompositions"
             )
             raise OptionError(msg)
 
@@ -289,7 +290,7 @@ class _Replay:
 
 
 def _lay_out(network: Any, layout: torch.memory_format) -> None:
-    """Set the memory format of the weights that have enough axes for it."""
+    # A memory format exists only for tensors with a certain number of axes.
     axes = {torch.channels_last_3d: (5,), torch.channels_last: (4,)}.get(layout, (4, 5))
     if isinstance(network, torch.nn.Module):
         for tensor in (*network.parameters(), *network.buffers()):
@@ -304,11 +305,17 @@ def _line(error: BaseException) -> str:
 class OneDnnConvolutions(TorchFunctionMode):
     """Runs 3D convolutions with oneDNN inside the ``with`` block.
 
-    For a batch of one patch with few voxels (n·c·z·y up to 20480), PyTorch uses a convolution of
-    its own, which is much slower, because of a rule made for 2D. Measured with PyTorch 2.13 on one
-    patch (2 threads, AVX-512): the FIB-25 network takes 0.05 s instead of 0.88 s for 16x64x64
-    voxels and 2.5 s instead of 3.1 s for 24x256x256; RSUNet takes 0.25 s instead of 0.69 s for
-    16x64x64. Results differ by 1e-6.
+    PyTorch alone does not use oneDNN for a small batch (n·c·z·y up to 20480), because of a rule
+    that was made for 2D. Without oneDNN, the convolutions are much slower. Measured with PyTorch
+    2.13 on one patch (2 threads, AVX-512), in seconds:
+
+    | network | patch, voxels | without oneDNN | with oneDNN |
+    |---------|---------------|----------------|-------------|
+    | FIB-25  | 16x64x64      | 0.88           | 0.05        |
+    | FIB-25  | 24x256x256    | 3.1            | 2.5         |
+    | RSUNet  | 16x64x64      | 0.69           | 0.25        |
+
+    Results with and without oneDNN differ by 1e-6.
     """
 
     def __torch_function__(
@@ -344,11 +351,13 @@ def _conv3d(
 class FastInstanceNorm(TorchFunctionMode):
     """Runs instance normalisation with the kernel of GroupNorm inside the ``with`` block.
 
-    Instance normalisation is group normalisation with one channel per group. PyTorch runs it on the
-    CPU as batch normalisation, without vector instructions. Measured with PyTorch 2.13 (2 threads,
-    AVX-512): 2.1 ms instead of 9.2 ms for 16x64x64x64 values; a U-Net of nnU-Net takes 0.39 s
-    instead of 0.52 s of processor time for a patch of 64x64x64. Errors are equally large: at most
-    1e-6 for values with mean 0, 1e-5 if the mean is 100 times the standard deviation.
+    Instance normalisation is the same as group normalisation with one channel per group. On the
+    CPU, PyTorch runs instance normalisation as batch normalisation, without vector instructions.
+    Measured with PyTorch 2.13 (2 threads, AVX-512): the kernel of GroupNorm takes 2.1 ms for
+    16x64x64x64 values, and that of batch normalisation 9.2 ms. A U-Net of nnU-Net takes 0.39 s of
+    processor time for a patch of 64x64x64 voxels, instead of 0.52 s. The rounding errors of both
+    kernels are equally large: at most 1e-6 for values with mean 0, and at most 1e-5 if the mean is
+    100 times the standard deviation.
     """
 
     def __torch_function__(

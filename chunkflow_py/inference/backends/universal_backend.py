@@ -32,9 +32,10 @@ class Universal:
             return output_patch            # (n, c, z, y, x), multiplied by output_patch_mask
     ```
 
-    The class returns patches of the output patch size, already multiplied by the window, so that
-    this product can be computed on the network's device. The class chooses this device itself.
-    Batches and results are on the CPU.
+    The class must multiply its output by ``output_patch_mask``, the blending weights of the voxels
+    of an output patch. The class does this, not the pipeline, so that the product can be computed
+    on the device of the network. The class chooses this device. ``input_patch`` and
+    ``output_patch`` are on the CPU.
 
     Attributes:
         device, weighted, divisor, profile: see `Backend`.
@@ -56,11 +57,11 @@ class Universal:
 
         Args:
             model: Python file with the class.
-            weights: weight path, passed to the class.
+            weights: path of the weight file, which the class receives as ``weight_path``.
             output_patch_size: size of the output patch, voxels, zyx.
             num_output_channels: number of channels that the class must return.
-            window: ``output_patch_mask`` of the class, (z, y, x) float32 of the output patch size
-                (default: ones).
+            window: blending weights, which the class receives as ``output_patch_mask``: (z, y, x)
+                float32 of the output patch size (default: ones).
             module: the executed model file.
 
         Raises:
@@ -72,8 +73,8 @@ class Universal:
         factory = getattr(module, "PatchInferencer", None)
         if factory is None:
             msg = (
-                f"model file {model} defines neither PatchInferencer (framework universal) nor "
-                "InstantiatedModel (framework pytorch); add one of them"
+                f"model file {model} defines neither PatchInferencer (for --framework universal) "
+                "nor InstantiatedModel (for --framework pytorch); define one of the two names"
             )
             raise ModelError(msg)
         mask = np.ones(output_patch_size, np.float32) if window is None else window.copy()
@@ -89,7 +90,7 @@ class Universal:
         self.profile = profile_of(self.device, framework="universal", **more)
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return (n, c, z, y, x) of the output patch size, weighted; see `Backend`."""
+        """Return (n, c, z, y, x) of the output patch size, multiplied by the blending weights."""
         shape = tuple(batch.shape)
         try:
             # A copy: the user's class may modify it in place.

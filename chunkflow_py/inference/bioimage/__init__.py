@@ -4,11 +4,11 @@
 folder or .zip          rdf.yaml or bioimageio.yaml: axes, processing, halo, weights
                         weights.pt, weights.onnx, ... architecture.py
 
-package_files           folder or zip, and the checksums of its files
-package_description     the description, from format 0.4 or 0.5 to one common form
-package_processing      processing steps before and after the network
-package_network         choice of the weights, and the network with its axes reordered
-model_package           the whole package: `read_package`
+package_files           find and unpack files, and check their checksums
+package_description     read a description of format 0.4 or 0.5
+package_processing      run the processing steps before and after the network
+package_network         choose the weights, load the network, and reorder the axes of its arrays
+model_package           read the whole package: `read_package`
 ```
 
 The format: https://github.com/bioimage-io/spec-bioimage-io, model descriptions 0.4 and 0.5.

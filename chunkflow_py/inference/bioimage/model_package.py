@@ -49,23 +49,23 @@ class ModelPackage:
 
     Attributes:
         path: path of the package, as the user gave it.
-        weights: the weights to use; a package may contain weights in several formats.
+        weights: the weights that are used; a package may also contain weights in other formats.
         spatial_dims: 3, or 2 for a network that takes single sections.
         num_input_channels: number of channels of the image.
         outputs: names of the outputs, in order; a network with several outputs returns a dict with
             these keys.
         output_channels: number of channels of each of *outputs*.
         minimum_patch_size: smallest input patch, voxels, zyx.
-        patch_step: steps in which the input patch may grow beyond *minimum_patch_size*, voxels,
-            zyx; 0 along axes of fixed size.
+        patch_step: the input patch may be larger than *minimum_patch_size* by a multiple of this
+            number of voxels, zyx; 0 along axes of fixed size.
         margin: voxels by which the input patch exceeds the output patch on each side, zyx.
         normalization: normalisation of the image before it enters the network.
-        activation: activation that the package applies to the output. The network that `load`
-            returns omits it, so the caller must apply it.
+        activation: activation at the end of the package's processing. The network that `load`
+            returns does not contain this activation, so the caller must apply it.
         max_batch_size: largest number of samples in a batch, or ``None`` if there is no limit.
-        voxel_size_nm: voxel size that the network was trained with, nanometres, zyx. Its z is
-            ``None`` for a network that takes single sections. ``None`` if the package states no
-            voxel size.
+        voxel_size_nm: voxel size that the network was trained with, nanometres, zyx; ``None`` if
+            the package states no voxel size. The number for z is ``None`` if the network takes
+            single sections.
     """
 
     path: str
@@ -93,7 +93,7 @@ class ModelPackage:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of the weights as the description states it; empty if it states none."""
+        """SHA-256 of the weight file in the description; empty if the description has none."""
         return self.weights.file.sha256 or ""
 
     @property
@@ -117,7 +117,7 @@ class ModelPackage:
         return Zyx.of([wanted.z, *found[1:]] if self.spatial_dims == 2 else found)
 
     def check_sizes(self, input_patch_size: Zyx, output_patch_size: Zyx, batch_size: int) -> None:
-        """Check patch and batch sizes against those that the network accepts.
+        """Check that the network accepts the sizes of patches and batches.
 
         Args:
             input_patch_size: size of the input patch, voxels, zyx.
@@ -125,8 +125,8 @@ class ModelPackage:
             batch_size: number of patches in one forward pass.
 
         Raises:
-            OptionError: the network does not accept one of the sizes; the message names the
-                nearest size that it accepts.
+            OptionError: the network does not accept one of the sizes. Except for an input patch
+                without room for the margin, the message names a size that is accepted.
         """
         nearest = self.nearest_patch_size(input_patch_size)
         if nearest != input_patch_size:
@@ -164,8 +164,8 @@ class ModelPackage:
         """Return the network, on the CPU, in evaluation mode.
 
         The network takes a normalised batch, (n, c, z, y, x) float32, or (n, c, y, x) if
-        ``spatial_dims`` is 2. It returns an array of the input or the output patch size, to which
-        *activation* has not been applied.
+        ``spatial_dims`` is 2. The network returns an array of the input or the output patch size,
+        without the activation in the attribute ``activation``.
 
         If the weights have the format ``pytorch_state_dict``, Python code of the package is
         executed.
@@ -182,17 +182,18 @@ class ModelPackage:
 
 
 def read_package(path: str, weights_format: WeightsFormat | None = None) -> ModelPackage:
-    """Read the description of a package; `ModelPackage.load` then loads the network.
+    """Read the description of a package; `ModelPackage.load` then reads the weights.
 
     Args:
-        path: path of ``rdf.yaml``, or of a folder or ``.zip`` file that contains it.
-        weights_format: format of the weights to use (default: the first available of TorchScript,
-            ONNX, and a state dict, which needs Python code of the package).
+        path: path of ``rdf.yaml``, or of a folder or ``.zip`` file that contains ``rdf.yaml``.
+        weights_format: format of the weights to use. The default is the first that the package has:
+            TorchScript, ONNX, or a state dict. A state dict comes last, because it needs Python
+            code of the package.
 
     Raises:
         MissingExtraError: PyYAML is not installed.
-        ModelError: *path* is not a package, or the package needs an unsupported feature; the
-            message names the field of the description.
+        ModelError: *path* is not a package, or the package needs an unsupported feature. In the
+            second case, the message names the field of the description.
     """
     files = PackageFiles(path)
     root = DescriptionField(files.read_description(), "", path)

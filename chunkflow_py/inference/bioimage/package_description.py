@@ -1,4 +1,6 @@
-"""Read a model description of format 0.4 or 0.5; every error names the invalid field.
+"""Read a model description of format 0.4 or 0.5 of the BioImage Model Zoo.
+
+An error names the field that is invalid. The two formats differ in these fields:
 
 | field          | in format 0.4                            | in format 0.5                        |
 |----------------|------------------------------------------|--------------------------------------|
@@ -39,13 +41,17 @@ class TensorDescription:
         name: name of the tensor.
         axes: letters of the axes, from ``bczyx``, in the order that the network uses.
         channels: number of channels.
-        dtype: dtype of an input as the network receives it, or of an output after its last step.
+        dtype: for an input, the dtype that the network receives; for an output, the dtype after the
+            last processing step.
         steps: processing steps, as written in the description.
         minimum: for an input, the smallest size along each axis, voxels; for an output, the size
             along each axis of fixed size.
-        step: for an input, the increment of the size along each axis, voxels; 0 if it is fixed.
-        growth: for an output, output size minus input size along each axis, voxels.
-        halo: for an output, the number of invalid voxels on each side along each axis.
+        step: for an input, the increment of the size along each axis, voxels; 0 along an axis of
+            fixed size.
+        growth: for an output, output size minus input size, voxels, along each axis whose size the
+            description states relative to the input.
+        halo: for an output, the number of voxels along each axis that must be cropped on each side,
+            because they are invalid.
         batch: largest number of samples in a batch, or ``None`` if there is no limit.
         scale: voxel size along each axis, in the units of the description.
         voxel_size_nm: voxel size along each axis, nanometres; empty if the description states no
@@ -199,7 +205,7 @@ class _Found:
     voxel_size_nm: dict[str, float] = field(default_factory=dict)
 
     def in_space(self, axes: str) -> dict[str, Any]:
-        """Return the values for the spatial axes, as arguments of `TensorDescription`."""
+        # The result is keyword arguments of `TensorDescription`.
         names = ("minimum", "step", "growth", "halo", "scale", "voxel_size_nm")
         return {
             name: {a: v for a, v in getattr(self, name).items() if a in SPACE and a in axes}
@@ -223,17 +229,18 @@ class DescriptionField:
     """A value in a description, with the path to it, such as ``inputs.0.axes``."""
 
     def __init__(self, value: Any, path: str, package: str) -> None:
-        """Keep a value and its path; the path of the whole description is empty.
+        """Store a value and the path to the value in the description.
 
         Args:
             value: the value; ``None`` if the field does not exist.
-            path: names and indices down to the value, joined by dots.
+            path: names and indices that lead to the value, joined by dots; empty for the whole
+                description.
             package: path of the package, for messages.
         """
         self.value, self.path, self.package = value, path, package
 
     def __getitem__(self, key: str | int) -> DescriptionField:
-        """Return the field *key* inside this field; its value is ``None`` if it does not exist."""
+        """Return the field *key* of this field; its value is ``None`` if the key is missing."""
         inside = None
         if isinstance(self.value, Mapping):
             inside = self.value.get(key)
@@ -258,7 +265,7 @@ class DescriptionField:
         raise ModelError(msg)
 
     def text(self) -> str:
-        """Return the value as a string; convert a number, refuse any other type."""
+        """Return the value as a string; a number is converted, and another type is an error."""
         if not isinstance(self.value, str | int | float) or isinstance(self.value, bool):
             self.refuse("it must be a string")
         return str(self.value)
@@ -291,7 +298,7 @@ class DescriptionField:
         return found
 
     def numbers(self, default: float | None = None) -> tuple[float, ...]:
-        """Return the value, a number or a list of numbers, as a tuple; see `number`."""
+        """Return the value as a tuple of floats; the value may be a number or a list of numbers."""
         if isinstance(self.value, list) and self.value:
             return tuple(item.number() for item in self)
         return (self.number(default),)

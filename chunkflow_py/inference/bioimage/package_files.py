@@ -28,7 +28,7 @@ def is_package(path: str) -> bool:
 
 
 class PackageFiles:
-    """Accesses the files of a package by the names that its description uses.
+    """Accesses the files of a package by their names in the description.
 
     Attributes:
         path: path of the package, as the user gave it.
@@ -106,7 +106,7 @@ class PackageFiles:
             sha256: expected checksum, or ``None`` not to check it.
 
         Raises:
-            ModelError: the checksum differs.
+            ModelError: the checksum of the file differs from *sha256*.
         """
         file = self._folder / name if self._zip is None else self._unpack(name)
         if sha256 is not None:
@@ -115,7 +115,7 @@ class PackageFiles:
             if found != sha256.lower():
                 msg = (
                     f"{name} of model package {self.path} has the SHA-256 {found}, but "
-                    f"{self.description} expects {sha256}: the file is damaged or from another "
+                    f"{self.description} expects {sha256}, so {name} is damaged or from another "
                     "version; download the package again"
                 )
                 raise ModelError(msg)

@@ -51,7 +51,7 @@ class OutputPlan:
 
 
 class PackageNetwork(torch.nn.Module):
-    """Wraps a network with any order of axes, so that it takes (n, c, z, y, x) or (n, c, y, x).
+    """Takes (n, c, z, y, x) or (n, c, y, x), and runs a network with another order of axes.
 
     ```
     (n, c, z, y, x) -> preprocessing -> axes of the network -> network
@@ -75,12 +75,12 @@ class PackageNetwork(torch.nn.Module):
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the network without this wrapper would return the same result."""
+        """Whether the wrapper is unnecessary: the network alone returns the same result."""
         plain = self._axes == self._ours and not self._steps
         return plain and len(self._outputs) == 1 and self._outputs[0].changes_nothing
 
     def forward(self, batch: torch.Tensor) -> Any:
-        """Return the output as (n, c, z, y, x) or (n, c, y, x); several outputs as a dict."""
+        """Return (n, c, z, y, x) or (n, c, y, x), or for several outputs a dict of such tensors."""
         for step in self._steps:
             batch = step(batch)
         found = self.network(_moved(batch, self._ours, self._axes))
@@ -97,8 +97,8 @@ class PackageNetwork(torch.nn.Module):
         listed = list(found) if isinstance(found, list | tuple) else [found]
         if len(listed) != len(names):
             msg = (
-                f"the network returned {len(listed)} tensors, but its package describes "
-                f"{len(names)} outputs: {', '.join(names)}; correct the description"
+                f"the network returned {len(listed)} tensors, but the package describes "
+                f"{len(names)} outputs ({', '.join(names)}); correct the description"
             )
             raise ModelError(msg)
         return dict(zip(names, listed, strict=True))
@@ -107,7 +107,7 @@ class PackageNetwork(torch.nn.Module):
         if values.ndim != len(plan.axes):
             msg = (
                 f"the network returned output {plan.name} with shape {tuple(values.shape)}, but "
-                f"its package describes the axes {plan.axes}; correct the description"
+                f"the package describes the axes {plan.axes}; correct the description"
             )
             raise ModelError(msg)
         values = _moved(values, plan.axes, self._ours)
@@ -120,7 +120,7 @@ class PackageNetwork(torch.nn.Module):
 
 
 def _moved(values: torch.Tensor, here: str, there: str) -> torch.Tensor:
-    """Rearrange *values* from axes *here* to axes *there*; add or remove axes of length 1."""
+    # Axes that only *here* or only *there* has are of length 1.
     for axis in reversed(range(len(here))):
         if here[axis] not in there:
             values = values.squeeze(axis)
@@ -174,7 +174,7 @@ class Weights:
 def choose_weights(
     root: DescriptionField, files: PackageFiles, wanted: str | None = None
 ) -> Weights:
-    """Return the weights of a package that the network is to use.
+    """Return the weights of a package in the format that is used.
 
     Args:
         root: the whole description.
@@ -182,8 +182,8 @@ def choose_weights(
         wanted: format to use (default: the first of `FORMATS` whose files exist).
 
     Raises:
-        ModelError: the package has no weights in a supported format, or a file of the weights is
-            missing; the message names the file to download.
+        ModelError: the package has no weights in a supported format, or a weight file is missing.
+            In the second case, the message names the file.
     """
     there = [each for each in FORMATS if root["weights"][each]]
     if wanted is not None:
@@ -243,8 +243,8 @@ def _file(source: DescriptionField, sha256: DescriptionField, files: PackageFile
 def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) -> torch.nn.Module:
     """Return the network, on the CPU, in evaluation mode.
 
-    If the weights have the format ``pytorch_state_dict``, Python code of the package is executed,
-    after a check of the SHA-256 that the description states.
+    If the weights have the format ``pytorch_state_dict``, Python code of the package is executed.
+    If the description states the SHA-256 of the code, the SHA-256 is checked first.
 
     Args:
         weights: the weights to load.
@@ -269,8 +269,8 @@ def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) 
     made = getattr(run_model_file(script), weights.callable, None)
     if made is None:
         msg = (
-            f"{code.name} of model package {files.path} defines no {weights.callable}, which the "
-            "description names; correct the description"
+            f"the description of model package {files.path} names {weights.callable}, but "
+            f"{code.name} defines no {weights.callable}; correct the description"
         )
         raise ModelError(msg)
     try:
@@ -296,7 +296,7 @@ class OnnxNetwork(torch.nn.Module):
     """A module that runs an ``.onnx`` file with ONNX Runtime, on the device of the batch."""
 
     def __init__(self, path: str) -> None:
-        """Keep the path of the file, which is opened when the first batch arrives."""
+        """Store the path of the file; the first batch opens the file."""
         super().__init__()
         self._path = path
         self._core: OnnxCore | None = None

@@ -1,6 +1,7 @@
 """Processing steps before and after the network of a package.
 
-The table shows what becomes of each step of a package:
+The description of a package lists steps before and after the network. The table says how each step
+is carried out:
 
 | step                            | before the network               | after the network          |
 |---------------------------------|----------------------------------|----------------------------|
@@ -9,12 +10,13 @@ The table shows what becomes of each step of a package:
 | `zero_mean_unit_variance`       | `zscore` with a statistics file  | an error                   |
 | `scale_range`                   | `percentile`, statistics file    | an error                   |
 | `clip`                          | limits of the normalisation      | a separate step            |
-| `sigmoid`, `softmax`            | a separate step                  | activation, if the only one|
+| `sigmoid`, `softmax`            | a separate step                  | activation if the only step|
 | `binarize`                      | a separate step                  | an error: use `threshold`  |
 | `ensure_dtype`                  | ignored if the dtype is float32  | ignored if it is a float   |
 
-Other tools compute the statistics of a sample from a whole image. A chunk is only a part of an
-image, so chunkflow reads the statistics of the whole dataset from a file.
+In other tools, a step such as `scale_range` computes the statistics (mean, percentiles) of a whole
+image. A chunk is only a part of an image, so chunkflow reads the statistics of the whole dataset
+from a file.
 """
 
 from __future__ import annotations
@@ -48,14 +50,15 @@ class Normalization:
 
     Attributes:
         package: path of the package, for messages.
-        method: ``none``, ``zscore`` or ``percentile``; if *shift* is empty, ``zscore`` and
+        method: ``none``, ``zscore`` or ``percentile``. If *shift* is empty, ``zscore`` and
             ``percentile`` need statistics of the dataset.
-        shift: number to subtract from each channel.
-        divisor: number to divide each channel by.
+        shift: for each channel, the number to subtract.
+        divisor: for each channel, the number to divide by after the subtraction.
         percentiles: for ``percentile``, the two percentiles that become 0 and 1.
-        epsilon: number to add to divisors that come from statistics.
-        limits: smallest and largest value to pass to the network, or ``None`` for no clipping.
-        joint: whether all channels are normalised with the same numbers.
+        epsilon: number to add to a divisor that is computed from statistics.
+        limits: smallest and largest value that the network receives; values outside are clipped.
+            ``None`` for no clipping.
+        joint: whether all channels are normalised with the same shift and divisor.
     """
 
     package: str
@@ -83,13 +86,13 @@ class Normalization:
 
         Args:
             num_channels: number of channels of the image.
-            statistics: path of the statistics file of the dataset, if one is needed.
-            mean: mean of each channel, which with *std* replaces the file for ``zscore``.
+            statistics: path of the file with the statistics of the dataset.
+            mean: mean of each channel. For ``zscore``, *mean* and *std* replace the file.
             std: standard deviation of each channel.
 
         Raises:
-            OptionError: statistics are needed but not given, or given but not needed, or lack a
-                value.
+            OptionError: the package needs statistics, but none or incomplete ones are given; or
+                the package needs none, but some are given.
         """
         if not self.needs_statistics:
             given = {
@@ -108,9 +111,9 @@ class Normalization:
             low, high = self.percentiles
             what = f" with percentiles {low:g} and {high:g}" if self.method == "percentile" else ""
             msg = (
-                f"model package {self.package} normalises each image with the statistics of that "
-                "image, but chunkflow passes it only chunks; give statistics of the whole dataset "
-                f"with --normalize {self.method} --normalize-statistics FILE{what}"
+                f"model package {self.package} normalises each image with the statistics of "
+                "this image, but a chunk is only a part of an image; give statistics of the whole "
+                f"dataset with --normalize {self.method} --normalize-statistics FILE{what}"
             )
             raise OptionError(msg)
         return create_normalizer(
@@ -131,11 +134,12 @@ class ProcessingStep:
     """A processing step on tensors (n, c, ...).
 
     Attributes:
-        name: ``affine``: value · first + second; ``clip``: limit the value to the range from
-            first to second; ``binarize``: 1 if the value is above first, else 0; ``sigmoid``;
-            ``softmax`` over the channels.
-        first: first parameter: one number, or one for each channel.
-        second: second parameter: one number, or one for each channel.
+        name: operation on each value v, with the parameters *first* and *second*: ``affine``
+            (v · first + second), ``clip`` (v limited to the range from first to second),
+            ``binarize`` (1 if v is above first, else 0), ``sigmoid``, or ``softmax`` over the
+            channels.
+        first: first parameter of the operation: one number, or a number for each channel.
+        second: second parameter of the operation: one number, or a number for each channel.
     """
 
     name: Literal["affine", "clip", "binarize", "sigmoid", "softmax"]
@@ -165,7 +169,7 @@ def before(
     """Return the normalisation of an input, and the steps between normalisation and network.
 
     Raises:
-        ModelError: a step is not supported; the message names it.
+        ModelError: a step is not supported; the message names the step.
     """
     found = Normalization(package)
     steps: list[ProcessingStep] = []
@@ -197,7 +201,7 @@ def after(tensor: TensorDescription) -> tuple[Activation, tuple[ProcessingStep, 
     The activation is ``none`` unless a sigmoid or a softmax is the only step of the output.
 
     Raises:
-        ModelError: a step is not supported; the message names it.
+        ModelError: a step is not supported; the message names the step.
     """
     steps: list[ProcessingStep] = []
     for here in tensor.steps:
@@ -224,7 +228,7 @@ def after(tensor: TensorDescription) -> tuple[Activation, tuple[ProcessingStep, 
 
 
 def _check_dtype(tensor: TensorDescription, allowed: tuple[str, ...], why: str) -> None:
-    """Check the dtype that the last step sets or, if it sets none, the dtype of *tensor*."""
+    # The dtype after the last step, which is that of *tensor* unless this step sets another.
     steps = list(tensor.steps)
     last = _name(steps[-1]) if steps else ""
     dtype = steps[-1]["kwargs"]["dtype"].text() if last == "ensure_dtype" else tensor.dtype
@@ -311,7 +315,7 @@ def _limits(kwargs: DescriptionField) -> tuple[float, float]:
 
 
 def _followed(found: Normalization, step: ProcessingStep, channels: int) -> Normalization:
-    """Combine the formula (v - shift) / divisor and the next step v · gain + offset into one."""
+    # (v - shift) / divisor, followed by v · gain + offset, is again of the first form.
     rows = zip(
         found.shift or (0.0,) * channels,
         found.divisor or (1.0,) * channels,

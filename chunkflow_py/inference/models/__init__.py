@@ -1,7 +1,7 @@
-"""Built-in networks, each defined in the file of this folder that has its name.
+"""Built-in networks; each is defined in a file of this folder, which has the network's name.
 
-The name of a network may be followed by a variant: ``rsunet``, ``rsunet-isotropic``. The file
-defines
+The name of a network may be followed by a variant: ``rsunet``, ``rsunet-isotropic``. The file of a
+network defines
 
 - ``VARIANTS``: a dict from the name of each variant to its settings, ``""`` for the default;
 - ``create(variant, num_input_channels, num_output_channels, state, config)``: returns the network.
@@ -29,7 +29,7 @@ def names() -> list[str]:
 
 
 def is_built_in(model: str) -> bool:
-    """Return whether *model* names a built-in network; the variant is not checked."""
+    """Return whether *model* is the name of a built-in network, with any variant."""
     return model.partition("-")[0] in names() and not Path(model).suffix
 
 
@@ -41,16 +41,18 @@ def create_model(
     state: Mapping[str, torch.Tensor] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
-    """Return a built-in network whose layers have the shapes of *state*.
+    """Return a built-in network with random weights, whose layers have the shapes of *state*.
+
+    The random weights are always the same.
 
     Args:
         name: name of the network, such as ``rsunet`` or ``rsunet-isotropic``.
         num_input_channels: number of channels of the input.
         num_output_channels: number of channels of the output.
-        state: weights whose shapes decide the sizes of the layers (default: the usual sizes). They
-            are not loaded: the network returned has random weights, always the same.
-        config: constructor arguments stored beside the weights; they override the arguments that
-            are inferred from *state*.
+        state: weights whose shapes decide the sizes of the layers (default: the usual sizes). The
+            weights themselves are not loaded.
+        config: constructor arguments that the weight file contains. An argument in *config*
+            overrides the argument that is inferred from *state*.
 
     Raises:
         OptionError: the network or variant does not exist.

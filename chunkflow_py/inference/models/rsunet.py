@@ -1,8 +1,9 @@
 """RSUNet: the residual symmetric 3D U-Net of Lee et al. 2017.
 
 K. Lee, J. Zung, P. Li, V. Jain, H. S. Seung: Superhuman accuracy on the SNEMI3D connectomics
-challenge. arXiv:1706.00120. It predicts nearest-neighbour affinities (channels x, y, z) from
-serial-section electron microscopy, whose sections are much thicker than a pixel is wide.
+challenge. arXiv:1706.00120. The network predicts affinities between neighbouring voxels (channels
+x, y, z) in images of serial-section electron microscopy. In these images, a section is much thicker
+than a pixel is wide.
 """
 
 from __future__ import annotations
@@ -53,19 +54,22 @@ class RSUNet(nn.Module):
     R:  x = act(norm(conv x));  y = conv(act(norm(conv x)));  act(norm(x + y))     conv: 3x3x3
     ```
 
-    - Skip connections are summed, not concatenated, so both halves have the same width.
-    - The default, for thick sections, pools and embeds in plane only; the variant ``isotropic``
-      has pooling (2, 2, 2) and embedding (5, 5, 5).
-    - Upsampling is linear, followed by a 1x1x1 convolution; a transposed convolution would cause a
-      checkerboard pattern, which a later threshold makes visible.
+    - Skip connections are summed, not concatenated, so encoder and decoder have equally many
+      feature maps at each resolution.
+    - The default is for thick sections: pooling and the first and last convolution work only in
+      plane. The variant ``isotropic`` has pooling (2, 2, 2) and embedding (5, 5, 5).
+    - Upsampling is linear, followed by a 1x1x1 convolution, because a transposed convolution would
+      cause a checkerboard pattern.
     - BatchNorm uses stored statistics in evaluation mode, so the value of a voxel depends only on
-      its neighbourhood. InstanceNorm depends on the whole patch, so overlapping patches differ.
+      the voxels around it. InstanceNorm uses statistics of the whole patch, so the values of
+      overlapping patches differ.
 
-    All convolutions are zero-padded: the output has the size of the input.
+    All convolutions are padded with zeros: the output has the size of the input.
 
     Attributes:
-        divisor: numbers of voxels, zyx. Patch sizes must be multiples of them, and a shift of the
-            input by multiples of them shifts the output equally.
+        divisor: number of voxels along z, y and x. Patch sizes must be multiples of this number. If
+            the input is shifted by a multiple of this number, the output is shifted by the same
+            number of voxels.
     """
 
     def __init__(
@@ -85,8 +89,8 @@ class RSUNet(nn.Module):
             in_channels: number of channels of the image.
             out_channels: number of channels of the output; 3 for affinities x, y, z.
             widths: number of feature maps at each resolution, finest first.
-            pooling: factor between two resolutions, zyx.
-            embedding: kernel size of the first and last convolution, zyx, odd.
+            pooling: factor between the voxel sizes of two resolutions, zyx.
+            embedding: kernel size of the first and the last convolution, voxels, zyx; odd numbers.
             norm: kind of normalisation layers: ``batch``, ``instance`` or ``none``.
             sigmoid: apply a sigmoid at the end; if false, the network returns logits.
         """
@@ -197,7 +201,8 @@ def create(
     """Return the network in evaluation mode; see `chunkflow_py.inference.models.create_model`.
 
     Raises:
-        ModelError: *state* has other numbers of channels than requested, or *config* is invalid.
+        ModelError: the numbers of channels in *state* are not the requested ones, or *config* is
+            invalid.
     """
     settings: dict[str, Any] = {
         "in_channels": num_input_channels,
@@ -242,7 +247,7 @@ def _unfit(settings: Mapping[str, Any], error: Exception) -> ModelError:
 
 
 def _check(settings: Mapping[str, Any]) -> None:
-    """Check that constructor arguments have valid types and are within the limits of this file.
+    """Check the types of constructor arguments, and that no number exceeds a fixed limit.
 
     Raises:
         ValueError: an argument is invalid; the message names the first invalid argument.
@@ -263,7 +268,7 @@ def _check(settings: Mapping[str, Any]) -> None:
             msg = f"{name} must be {number} integers from 1 to {most}"
             raise ValueError(msg)
     if norm not in get_args(Norm) or type(settings.get("sigmoid", True)) is not bool:
-        msg = f"norm must be one of {', '.join(get_args(Norm))}, and sigmoid true or false"
+        msg = f"norm must be one of {', '.join(get_args(Norm))}, and sigmoid must be true or false"
         raise ValueError(msg)
 
 
@@ -283,14 +288,17 @@ def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> 
     wanted += widths[0] * settings["out_channels"]
     there = sum(each.numel() for each in state.values())
     if wanted > there:
-        msg = f"the convolutions would have {wanted} weights, but the weight file has {there}"
+        msg = (
+            f"the convolutions of the network need {wanted} weights, but the weight file contains "
+            f"only {there}"
+        )
         raise ValueError(msg)
 
 
 def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """Return the constructor arguments of the RSUNet to which the weights in *state* belong.
 
-    The pooling cannot be inferred from weights; the variant or ``config`` states it.
+    The result does not contain the pooling, because weights do not depend on the pooling.
 
     Raises:
         ModelError: *state* does not belong to an RSUNet.
@@ -304,8 +312,8 @@ def inferred(state: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     if not levels or first is None or last is None or first.ndim != 5:
         keys = ", ".join(list(state)[:3])
         msg = (
-            f"the weights do not belong to an RSUNet: their first keys are {keys}; give the "
-            "Python file of their network as --convnet-model"
+            f"the weights, with the first keys {keys}, do not belong to an RSUNet; give the Python "
+            "file of the network as --convnet-model"
         )
         raise ModelError(msg)
     norm = "batch" if "embed_in.norm.running_mean" in state else "instance"

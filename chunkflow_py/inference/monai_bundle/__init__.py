@@ -4,13 +4,13 @@
 folder or .zip          configs/metadata.json, configs/inference.json (or .yaml)
                         models/model.pt (a state dict), models/model.ts (TorchScript)
 
-bundle_files            folder or zip, and the files inside
-bundle_config           the config: references are followed, expressions are never evaluated
-bundle_transforms       transforms before and after the network
-bundle_orientation      order and direction of the network's axes
-bundle_network          choice of the weights, and the network with its axes reordered
-bundle                  the whole bundle: `read_bundle`
-bundle_options          options of `inference` that a bundle completes
+bundle_files            find and read the files in a folder or zip
+bundle_config           read values of the config: follow references, never evaluate expressions
+bundle_transforms       read the transforms before and after the network
+bundle_orientation      compare the axes of the network with those of a patch
+bundle_network          choose the weights, make the network, and reorder the axes of its arrays
+bundle                  read the whole bundle: `read_bundle`
+bundle_options          complete the options of `inference` from a bundle
 ```
 
 The format: https://monai.readthedocs.io/en/stable/mb_specification.html

@@ -46,10 +46,10 @@ class SlidingWindow:
 
     Attributes:
         size: size of a patch, voxels.
-        shares: fraction of a patch that neighbouring patches share.
+        shares: overlap of neighbouring patches, as a fraction of the patch size along each axis.
         batch_size: number of patches in one forward pass.
-        bump: blending window of `inference`.
-        pad: padding of `inference`.
+        bump: value of the option ``--bump`` of `inference` (blending window).
+        pad: value of the option ``--pad`` of `inference` (padding).
     """
 
     size: tuple[int, int, int]
@@ -61,12 +61,12 @@ class SlidingWindow:
 
 @dataclass(frozen=True)
 class BundleProcessing:
-    """Everything that the inference config of a bundle asks for, beside the network.
+    """Settings that the inference config of a bundle contains, except those of the network.
 
     Attributes:
         window: the sliding window, or ``None`` if the network takes whole images.
-        before: what the transforms before the network ask for.
-        after: what the transforms after the network ask for.
+        before: settings that replace the transforms before the network.
+        after: settings that replace the transforms after the network.
     """
 
     window: SlidingWindow | None
@@ -105,14 +105,14 @@ class Bundle:
         return self._files.checksum(self._config_name, weights)
 
     def processing(self, skipped: Collection[str] = ()) -> BundleProcessing:
-        """Return the sliding window and what the transforms ask for.
+        """Return the sliding window, and the settings that replace the transforms.
 
         Args:
             skipped: names of transforms to leave out.
 
         Raises:
-            ModelError: a transform or an inferer is not supported; the message names it.
-            OptionError: one of *skipped* is not a transform of the bundle.
+            ModelError: a transform or the inferer is not supported; the message names the field.
+            OptionError: a name in *skipped* is not that of a transform of the bundle.
         """
         root = self._document.root
         lists = {}
@@ -129,8 +129,8 @@ class Bundle:
         for name in skipped:
             if name not in names:
                 msg = (
-                    f"--skip-transforms names {name}, but MONAI bundle {self.path} has the "
-                    f"transforms {', '.join(dict.fromkeys(names)) or 'none'}; correct the name"
+                    f"--skip-transforms names {name}, but the transforms of MONAI bundle "
+                    f"{self.path} are {', '.join(dict.fromkeys(names)) or 'none'}; correct the name"
                 )
                 raise OptionError(msg)
         before = preprocessing(lists["preprocessing"].fields, self.path, self.num_input_channels)
@@ -143,16 +143,16 @@ class Bundle:
         """Return the network, on the CPU, in evaluation mode.
 
         The network takes a normalised batch, (n, c, z, y, x) float32, and returns an array of the
-        same size, to which no activation has been applied.
+        size of the batch along z, y and x, without an activation.
 
         Args:
             trust_weights: unpickle all objects in the weight file, even those that can run code.
-            orientations: orientation code of the network, and that of the image's x, y and z axes
-                (default: both are equal).
+            orientations: orientation code that the network expects, such as ``RAS``, and the code
+                of the x, y and z axes of the image (default: the codes are equal).
 
         Raises:
-            ModelError: the network cannot be made, or its weights do not match.
-            MissingExtraError: the network is one of MONAI, which is not installed.
+            ModelError: the network cannot be made, or the weights do not match the network.
+            MissingExtraError: the class of the network is in MONAI, and MONAI is not installed.
         """
         definition = self._document.root["network_def"]
         network = load_network(self.weights, definition, self._files, trust_weights=trust_weights)
@@ -161,14 +161,14 @@ class Bundle:
 
 
 def read_bundle(path: str) -> Bundle:
-    """Read the configs of a bundle; `Bundle.load` then loads the network.
+    """Read the configs of a bundle; `Bundle.load` then reads the weights.
 
     Args:
         path: path of a folder or of a ``.zip`` file.
 
     Raises:
-        ModelError: *path* is not a bundle, or its network is not supported; the message names the
-            field of the config.
+        ModelError: *path* is not a bundle, or the network is not supported. In the second case,
+            the message names the field of the config.
         MissingExtraError: the config is YAML, and PyYAML is not installed.
     """
     files = BundleFiles(path)
@@ -189,7 +189,7 @@ def read_bundle(path: str) -> Bundle:
 
 
 def _channels(described: ConfigField, definition: ConfigField, side: str, argument: str) -> int:
-    """Return the number of channels that metadata and network definition agree on."""
+    # Metadata and network definition must agree.
     tensors = described["network_data_format"][side]
     if not isinstance(tensors.value, dict) or len(tensors.value) != 1:
         what = "input" if side == "inputs" else "output"

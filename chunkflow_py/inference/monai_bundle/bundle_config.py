@@ -1,13 +1,13 @@
 """Read values of a bundle's config; follow references, and never evaluate expressions.
 
-| value of the config       | what becomes of it                                             |
+| value in the config       | value that is read                                             |
 |---------------------------|----------------------------------------------------------------|
-| a plain value             | the value itself                                               |
-| ``@name::field::0``       | the value of that field; the older spelling ``@name#field#0``  |
-|                           | works too                                                      |
-| ``$torch.float32``        | the dtype that it names, where a dtype is expected             |
-| ``$expression``           | Python code: ignored if nothing needs it, else an error        |
-| ``%file::name``           | a macro, which reads another file: like ``$expression``        |
+| a plain value             | the plain value                                                |
+| ``@name::field::0``       | a reference: the value of item 0 of this field; may also be    |
+|                           | written as ``@name#field#0``                                   |
+| ``$torch.float32``        | the dtype ``float32``, in a field for a dtype                  |
+| ``$expression``           | Python code: an error if the value is needed, else ignored     |
+| ``%file::name``           | a macro for another file: an error if needed, else ignored     |
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ConfigField:
         self.value, self.path, self._document = value, path, document
 
     def __getitem__(self, key: str | int) -> ConfigField:
-        """Return the field *key* inside this field, after following references."""
+        """Return the field *key* inside this field; a reference is replaced by its value."""
         inside = None
         if isinstance(self.value, dict) and isinstance(key, str):
             inside = self.value.get(key)
@@ -60,7 +60,7 @@ class ConfigField:
 
     @property
     def target(self) -> str:
-        """Name of the class of an object, without its modules; empty if it is not an object."""
+        """Class that ``_target_`` names, without modules; empty if there is no ``_target_``."""
         name = self.value.get("_target_") if isinstance(self.value, dict) else None
         return name.rpartition(".")[2] if isinstance(name, str) else ""
 
@@ -75,8 +75,8 @@ class ConfigField:
         if isinstance(self.value, str) and self.value[:1] in ("$", "%"):
             what = "an expression, which is Python code" if self.value[0] == "$" else "a macro"
             msg = (
-                f"{where}: {self.path} is {_shown(self.value)}, {what}, and expressions of "
-                "bundles are never evaluated; write the value itself into the config"
+                f"{where}: {self.path} is {_shown(self.value)}, {what}, but expressions and macros "
+                "of bundles are never evaluated; write the resulting value into the config"
             )
         else:
             state = f"is {_shown(self.value)}" if self else "is missing"
@@ -124,7 +124,7 @@ class ConfigField:
         return (self.number(),)
 
     def names(self) -> tuple[str, ...]:
-        """Return the value, a string or a list of strings, as a tuple; empty without a value."""
+        """Return the value, a string or a list of strings, as a tuple; empty if there is none."""
         if isinstance(self.value, list):
             return tuple(item.text() for item in self)
         return (self.text(),) if self else ()
@@ -145,7 +145,10 @@ class ConfigField:
         return {key: self[key].plain() for key in self.value if key not in _RESERVED}
 
     def plain(self, depth: int = 0) -> Any:
-        """Return the value with all references followed; refuse expressions and objects."""
+        """Return the value, with references replaced by the values to which they refer.
+
+        Expressions, and objects with ``_target_``, are errors.
+        """
         if depth > _MOST_DEPTH:
             self.refuse("it is nested too deeply")
         if isinstance(self.value, str):
@@ -162,17 +165,24 @@ class ConfigField:
 
 
 class ConfigDocument:
-    """A config with its references.
+    """A config file, in which references can be followed.
 
     Attributes:
-        name: name of the file inside the bundle.
+        name: name of the config file inside the bundle.
         bundle: path of the bundle, for messages.
     """
 
     def __init__(
         self, content: dict[str, Any], metadata: dict[str, Any], *, name: str, bundle: str
     ) -> None:
-        """Keep the content; references to ``_meta_`` lead to the metadata."""
+        """Store the content of a config file.
+
+        Args:
+            content: values of the config by name.
+            metadata: content of ``configs/metadata.json``, to which ``@_meta_::…`` refers.
+            name: name of the config file inside the bundle.
+            bundle: path of the bundle, for messages.
+        """
         self.name, self.bundle = name, bundle
         self._content = {"_meta_": metadata} | content
         self._read = 0
@@ -183,10 +193,15 @@ class ConfigDocument:
         return ConfigField(self._content, "", self)
 
     def followed(self, value: Any, path: str) -> ConfigField:
-        """Return *value* as a field; if it is a reference, the value to which it leads.
+        """Return a field with *value*; a reference is replaced by the value to which it leads.
+
+        Args:
+            value: value in the config.
+            path: path of the value in the config.
 
         Raises:
-            ModelError: the reference leads nowhere, or in a circle.
+            ModelError: the reference is to a value that does not exist, or references form a
+                circle.
         """
         here = ConfigField(value, path, self)
         self._read += 1

@@ -44,10 +44,12 @@ class BundleFiles:
     """
 
     def __init__(self, path: str) -> None:
-        """Find the bundle at *path*; an archive may contain it in a folder of its own.
+        """List the files of the bundle at *path*.
+
+        An archive may contain the files of the bundle at the top level or in one folder.
 
         Raises:
-            ModelError: the bundle does not exist, or is not a bundle.
+            ModelError: *path* does not exist, or is not a bundle.
         """
         self.path = path
         self._place = Path(path)
@@ -59,7 +61,8 @@ class BundleFiles:
         prefix = _prefix(list(self._names))
         if prefix is None:
             msg = (
-                f"{path} is not a MONAI bundle: it contains no {METADATA}; give its folder or .zip"
+                f"{path} is not a MONAI bundle, because it contains no {METADATA}; give the folder "
+                "or .zip of a bundle"
             )
             raise ModelError(msg)
         self._prefix = prefix
@@ -82,7 +85,7 @@ class BundleFiles:
         return self._document(METADATA)
 
     def inference_config(self) -> tuple[str, dict[str, Any]]:
-        """Return name and content of the first inference config that exists.
+        """Return name and content of the inference config, which is JSON or YAML.
 
         Raises:
             ModelError: the bundle has no inference config, or the config cannot be parsed.
@@ -92,14 +95,14 @@ class BundleFiles:
             if self.has(name):
                 return name, self._document(name)
         msg = (
-            f"MONAI bundle {self.path} contains no {CONFIGS[0]} or .yaml, which states patch size "
-            "and transforms; add the inference config, or give the network alone as "
-            "--convnet-model with the options that it needs"
+            f"MONAI bundle {self.path} contains no {CONFIGS[0]} or .yaml, so patch size and "
+            "transforms are unknown; add the inference config, or give only the file of the "
+            "network as --convnet-model, and state patch size and normalisation by options"
         )
         raise ModelError(msg)
 
     def local(self, name: str) -> Path:
-        """Return the path of a file of the bundle; unpack this one file from an archive.
+        """Return the path of a file of the bundle; if the bundle is an archive, unpack the file.
 
         Unpacked files are deleted when the process ends.
 
@@ -122,7 +125,7 @@ class BundleFiles:
         return file
 
     def checksum(self, *names: str) -> str:
-        """Return the SHA-256 of the joined content of the files *names*, as 64 digits."""
+        """Return the SHA-256 of the joined content of files, as 64 hexadecimal digits."""
         digest = hashlib.sha256()
         for name in names:
             for block in self._blocks(name, _MODEL_BYTES):
@@ -136,12 +139,15 @@ class BundleFiles:
         except ValueError as error:
             reason = " ".join(str(error).split())
             kind = "JSON" if name.endswith(".json") else "YAML"
-            msg = f"{name} of MONAI bundle {self.path} is not valid {kind}: {reason}; correct it"
+            msg = (
+                f"{name} of MONAI bundle {self.path} is not valid {kind}: {reason}; "
+                "correct the file"
+            )
             raise ModelError(msg) from error
         if not isinstance(found, dict):
             msg = (
                 f"{name} of MONAI bundle {self.path} contains a {type(found).__name__}, not an "
-                "object with fields; correct it"
+                "object with fields; correct the file"
             )
             raise ModelError(msg)
         return found
@@ -152,14 +158,14 @@ class BundleFiles:
         try:
             # An alias repeats a value, so a few lines could stand for terabytes.
             if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(data)):
-                msg = "it contains aliases (*name)"
+                msg = "aliases (*name) are not supported"
                 raise ValueError(msg)
             return yaml.safe_load(data)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise ValueError(str(error) or "it is nested too deeply") from error
+            raise ValueError(str(error) or "values are nested too deeply") from error
 
     def _blocks(self, name: str, most: int) -> Iterator[bytes]:
-        """Yield the content of a file block by block; refuse more than *most* bytes."""
+        # Files larger than *most* bytes are refused.
         total = 0
         try:
             with self._open(name) as file:
@@ -172,8 +178,8 @@ class BundleFiles:
             raise ModelError(self._damaged(error, name)) from error
         if total > most:
             msg = (
-                f"{name} of MONAI bundle {self.path} is larger than {most} bytes, the largest size "
-                "that is read; give the network alone as --convnet-model"
+                f"{name} of MONAI bundle {self.path} is larger than the limit of {most} bytes; "
+                "give only the file of the network as --convnet-model"
             )
             raise ModelError(msg)
 
@@ -200,7 +206,7 @@ def _names(place: Path) -> Iterator[str]:
 
 
 def _prefix(names: list[str]) -> str | None:
-    """Return the folder of the bundle inside an archive, ``""`` for the top level."""
+    # The folder of the bundle inside an archive, "" for the top level, or None.
     found = {
         name.removesuffix(config)
         for name in names

@@ -37,7 +37,7 @@ WeightsKind = Literal["state_dict", "torchscript"]
 
 
 class BundleNetwork(torch.nn.Module):
-    """Wraps a network with the axes of MONAI, so that it takes (n, c, z, y, x)."""
+    """Wraps a network with MONAI's order of axes; takes and returns (n, c, z, y, x)."""
 
     def __init__(self, network: torch.nn.Module, axes: NetworkAxes, bundle: str) -> None:
         """Wrap *network*, whose spatial axes are *axes*."""
@@ -49,14 +49,14 @@ class BundleNetwork(torch.nn.Module):
         self._flips = [2 + axis for axis, flipped in enumerate(axes.flipped) if flipped]
 
     def extra_repr(self) -> str:
-        """Return the axes, so that they enter the digest of the network."""
+        """Return the axes as text, so that the digest of the network depends on the axes."""
         return f"axes={self._there}, flips={self._flips}"
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         """Return the output (n, c, z, y, x) for a batch (n, c, z, y, x).
 
         Raises:
-            ModelError: the network did not return one array of five axes.
+            ModelError: the network did not return one tensor with five axes.
         """
         batch = batch.permute(self._there)
         if self._flips:
@@ -66,8 +66,8 @@ class BundleNetwork(torch.nn.Module):
             shape = f" of {found.ndim} axes" if isinstance(found, torch.Tensor) else ""
             msg = (
                 f"the network of MONAI bundle {self._bundle} returned a "
-                f"{type(found).__name__}{shape}, but one tensor (n, c, x, y, z) is needed; let it "
-                "return only its main output"
+                f"{type(found).__name__}{shape}, but must return one tensor (n, c, x, y, z); let "
+                "the network return only the main output"
             )
             raise ModelError(msg)
         if self._flips:
@@ -76,13 +76,13 @@ class BundleNetwork(torch.nn.Module):
 
 
 def choose_weights(definition: ConfigField, files: BundleFiles) -> WeightsKind:
-    """Return which weights of a bundle to use; the choice depends only on the bundle.
+    """Return whether to use the state dict or the TorchScript program of a bundle.
 
-    The state dict is preferred if the network can be made from ``network_def``: a state dict is
+    The state dict is used if the network can be made from ``network_def``, because a state dict is
     only data, but TorchScript is a program.
 
     Raises:
-        ModelError: neither can be used.
+        ModelError: neither the state dict nor TorchScript can be used.
     """
     reason: ModelError | None = None
     if files.has(STATE_DICT):
@@ -106,10 +106,10 @@ def choose_weights(definition: ConfigField, files: BundleFiles) -> WeightsKind:
 
 
 def network_class(definition: ConfigField) -> tuple[str, str]:
-    """Return module and name of the class of a network, without importing it.
+    """Return the names of the module and the class of a network, without importing the module.
 
     Raises:
-        ModelError: the class belongs neither to MONAI nor to torch.nn.
+        ModelError: the class is neither in torch.nn nor a supported network of MONAI.
     """
     if not definition:
         definition.refuse("it must define the network by _target_ and arguments")
@@ -139,8 +139,8 @@ def load_network(
     """Return the network with its weights, on the CPU, in evaluation mode, with MONAI's axes.
 
     Raises:
-        MissingExtraError: the network is one of MONAI, which is not installed.
-        ModelError: the network cannot be made, or its weights do not match.
+        MissingExtraError: the class of the network is in MONAI, and MONAI is not installed.
+        ModelError: the network cannot be made, or the weights do not match the network.
     """
     if kind == "torchscript":
         return load_torchscript(str(files.local(TORCHSCRIPT))).eval()
@@ -182,7 +182,7 @@ def _made(made: Any, arguments: dict[str, Any], definition: ConfigField) -> torc
 def _check_size(
     made: Any, arguments: dict[str, Any], state: dict[str, torch.Tensor], definition: ConfigField
 ) -> None:
-    """Refuse a network much larger than its weights, before memory is allocated for it."""
+    # Before memory is allocated: the arguments of a network could demand any amount.
     try:
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")

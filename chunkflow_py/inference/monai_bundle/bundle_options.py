@@ -21,11 +21,11 @@ _FOR_BUNDLES = ("image_orientation", "skip_transforms")
 
 
 def with_bundle(options: Mapping[str, Any], chosen: Collection[str]) -> Mapping[str, Any]:
-    """Complete *options*, if ``convnet_model`` is a MONAI bundle.
+    """Return *options*, completed from the MONAI bundle in ``convnet_model``.
 
-    The bundle decides the numbers of channels. It also decides patch size, overlap, batch size,
-    window, padding, normalisation, activation, output dtype and voxel size, unless the user chose
-    them.
+    The bundle sets the numbers of channels. Options for patch size, overlap, batch size, window,
+    padding, normalisation, activation, output dtype and voxel size are set only if the user did not
+    set them. If ``convnet_model`` is not a bundle, *options* are returned as they are.
 
     Args:
         options: value of each option, keyed by its Python name.
@@ -33,7 +33,8 @@ def with_bundle(options: Mapping[str, Any], chosen: Collection[str]) -> Mapping[
 
     Raises:
         ModelError: the bundle cannot be read, or needs an unsupported feature.
-        OptionError: an option for bundles is given with another network, or an option is missing.
+        OptionError: an option that is only for bundles is given with another network, or an option
+            that the bundle needs is missing.
     """
     model = options["convnet_model"]
     if model is None or not is_bundle(model):
@@ -41,8 +42,8 @@ def with_bundle(options: Mapping[str, Any], chosen: Collection[str]) -> Mapping[
             if options.get(name):
                 option = f"--{name.replace('_', '-')}"
                 msg = (
-                    f"{option} is for MONAI bundles, but --convnet-model {model} is none; leave "
-                    f"{option} out"
+                    f"{option} is only for MONAI bundles, but --convnet-model {model} is not a "
+                    f"MONAI bundle; leave {option} out"
                 )
                 raise OptionError(msg)
         return options
@@ -78,8 +79,9 @@ def _axes(bundle: Bundle, found: BundleProcessing, image: str | None) -> Network
     if wanted is not None and image is None:
         msg = (
             f"MONAI bundle {bundle.path} reorders images to {wanted}, but the orientation of the "
-            "image is unknown; give the directions of its x, y and z axes, such as "
-            f"--image-orientation {wanted} (for NIfTI: nibabel.aff2axcodes(image.affine))"
+            "image is unknown; state the directions of the x, y and z axes of the image, for "
+            f"example --image-orientation {wanted} (for NIfTI, the directions are "
+            "nibabel.aff2axcodes(image.affine))"
         )
         raise OptionError(msg)
     if wanted is None and image is not None:

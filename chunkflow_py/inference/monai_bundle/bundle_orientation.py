@@ -1,8 +1,9 @@
 """Order and direction of a network's axes, compared with those of a patch (z, y, x).
 
-MONAI loads images as (x, y, z). The transform `Orientation` then reorders and flips the axes so
-that they point into the directions of its code. For example, ``RAS``: the first axis points to the
-right of the patient, the second to the front (anterior), the third to the head (superior).
+MONAI loads images as (x, y, z). The transform `Orientation` then reorders and flips the axes. The
+code of the transform states the directions of the axes. With the code ``RAS``, the first axis
+points to the right of the patient, the second to the front (anterior), and the third to the head
+(superior).
 """
 
 from __future__ import annotations
@@ -18,18 +19,19 @@ _PAIRS = {"L": "R", "R": "L", "P": "A", "A": "P", "I": "S", "S": "I"}
 
 
 class NetworkAxes(NamedTuple):
-    """Axes of a network.
+    """For each spatial axis of a network, which axis of the patch it is, and whether it is flipped.
 
     Attributes:
         sources: for each spatial axis of the network, the axis of the patch: 0, 1, 2 for z, y, x.
-        flipped: for each spatial axis of the network, whether it runs against the patch's axis.
+        flipped: for each spatial axis of the network, whether the network's axis and the patch's
+            axis have opposite directions.
     """
 
     sources: tuple[int, int, int] = (2, 1, 0)
     flipped: tuple[bool, bool, bool] = (False, False, False)
 
     def zyx(self, numbers: Sequence[float]) -> tuple[float, float, float]:
-        """Return *numbers*, which have the order of the network's axes, in the order z, y, x."""
+        """Reorder *numbers* from the order of the network's axes to the order z, y, x."""
         found = [0.0, 0.0, 0.0]
         for source, number in zip(self.sources, numbers, strict=True):
             found[source] = number
@@ -37,24 +39,26 @@ class NetworkAxes(NamedTuple):
 
 
 def is_orientation(code: str) -> bool:
-    """Return whether *code* names each of the three directions once, such as ``RAS`` or ``PSR``."""
+    """Return whether *code* is an orientation code, such as ``RAS`` or ``PSR``."""
     return len(code) == 3 and all({a, b} & set(code) for a, b in ("LR", "PA", "IS"))
 
 
 def network_axes(wanted: str | None, image: str | None) -> NetworkAxes:
-    """Return the axes of a network that wants the orientation *wanted*.
+    """Return how the axes of a network follow from those of a patch.
 
     Args:
-        wanted: code of the orientation of the network, or ``None`` for that of the image.
-        image: code of the directions of x, y and z of the image (default: *wanted*).
+        wanted: code of the orientation that the network expects; ``None`` if the network takes
+            images in the orientation that they have.
+        image: code of the directions of the x, y and z axes of the image (default: *wanted*).
 
     Raises:
-        OptionError: *image* is not a code.
+        OptionError: *image* is not an orientation code.
     """
     if image is not None and not is_orientation(image):
         msg = (
-            f"--image-orientation {image} is not a code of three directions such as RAS: one of "
-            "L and R, one of P and A, one of I and S, for x, y and z"
+            f"--image-orientation {image} is not a code of the directions of x, y and z; use three "
+            "letters in the order of the axes, one of L and R, one of P and A, and one of I and S, "
+            "such as RAS"
         )
         raise OptionError(msg)
     if wanted is None or image is None:

@@ -1,19 +1,21 @@
 """Transforms of a bundle before and after the network.
 
-| transform (also with the ending `d` or `D`)              | what becomes of it                 |
+| transform (also with the ending `d`, `D` or `Dict`)      | what replaces it                   |
 |----------------------------------------------------------|------------------------------------|
-| `LoadImage`, `EnsureChannelFirst`, `EnsureType`, ...     | ignored: the pipeline does it      |
-| `Orientation`                                            | axes of the network                |
+| `LoadImage`, `EnsureChannelFirst`, `EnsureType`, ...     | nothing: the pipeline does the same|
+| `Orientation`                                            | order and direction of the axes    |
 | `Spacing`                                                | voxel size of the network          |
 | `ScaleIntensityRange`, `ThresholdIntensity`              | a step of the normalisation        |
-| `NormalizeIntensity`                                     | a step; statistics from a file     |
-| `ScaleIntensity`, `ScaleIntensityRangePercentiles`       | a step with statistics from a file |
+| `NormalizeIntensity`                                     | a step, with numbers from the      |
+|                                                          | bundle or from a statistics file   |
+| `ScaleIntensity`, `ScaleIntensityRangePercentiles`       | a step, with numbers from a        |
+|                                                          | statistics file                    |
 | `Activations`                                            | activation, after blending         |
 | `AsDiscrete` with `argmax`                               | output dtype `argmax`              |
-| `Invert`, `SaveImage`                                    | ignored: the pipeline does it      |
+| `Invert`, `SaveImage`                                    | nothing: the pipeline does the same|
 
-All other transforms need a whole image, or change the grid of voxels. They cause an error that
-names an alternative, unless the user skips them by name (`--skip-transforms`).
+Any other transform is an error, unless the user skips the transform by name (`--skip-transforms`).
+The error names an alternative.
 """
 
 from __future__ import annotations
@@ -67,16 +69,16 @@ class IntensityStep:
     """A step of the normalisation: (v - shift) / divisor * gain + offset, then clipping.
 
     Attributes:
-        shift: number to subtract, for each channel, or one for all.
-        divisor: number to divide by, for each channel, or one for all.
+        shift: one number for all channels, or a number for each channel.
+        divisor: one number for all channels, or a number for each channel.
         gain: number to multiply by, or ``None`` to skip the multiplication and *offset*.
         offset: number to add.
-        low: smallest result, or ``None`` for no limit.
-        high: largest result, or ``None`` for no limit.
-        nonzero: leave voxels that are 0 unchanged.
-        kept: ``(threshold, above, filling)``: keep voxels above the threshold, or below it if
-            *above* is false, and set all other voxels to *filling*. With *kept*, the other
-            attributes have no effect.
+        low: lower limit of the result, or ``None`` for no limit.
+        high: upper limit of the result, or ``None`` for no limit.
+        nonzero: do not change voxels that are 0.
+        kept: ``(threshold, above, filling)`` for another kind of step, which ignores the other
+            attributes. If *above* is true, voxels above *threshold* keep their value, else voxels
+            below *threshold* do. All other voxels are set to *filling*.
     """
 
     shift: tuple[float, ...] = (0.0,)
@@ -135,14 +137,14 @@ class StepsNormalizer(Normalizer):
 
 @dataclass(frozen=True)
 class StatisticsNeed:
-    """Statistics of the image that the first step needs.
+    """The statistics of the whole image that the first step of a normalisation needs.
 
     Attributes:
         transform: name of the transform, for messages.
         method: ``zscore`` or ``percentile``.
         percentiles: for ``percentile``, the two percentiles that become 0 and 1.
-        joint: whether all channels are normalised with the same numbers.
-        nonzero: whether the statistics are those of voxels that are not 0.
+        joint: whether the statistics are those of all channels together.
+        nonzero: whether the statistics are only of voxels that are not 0.
     """
 
     transform: str
@@ -159,7 +161,7 @@ class BundleNormalization:
     Attributes:
         bundle: path of the bundle, for messages.
         steps: the steps, in order.
-        need: statistics for the first step, or ``None`` if it needs none.
+        need: statistics that the first step needs; ``None`` if it needs no statistics.
     """
 
     bundle: str
@@ -177,13 +179,13 @@ class BundleNormalization:
 
         Args:
             num_channels: number of channels of the image.
-            statistics: path of the statistics file of the dataset, if one is needed.
-            mean: mean of each channel, which with *std* replaces the file for ``zscore``.
+            statistics: path of the file with the statistics of the dataset.
+            mean: mean of each channel. For ``zscore``, *mean* and *std* replace the file.
             std: standard deviation of each channel.
 
         Raises:
-            OptionError: statistics are needed but not given, or given but not needed, or lack a
-                value.
+            OptionError: the bundle needs statistics, but none or incomplete ones are given; or the
+                bundle needs none, but some are given.
         """
         need, steps = self.need, self.steps
         if need is None:
@@ -202,10 +204,9 @@ class BundleNormalization:
         if statistics is None and mean is None and std is None:
             of = " of the voxels that are not 0" if need.nonzero else ""
             msg = (
-                f"{need.transform} of MONAI bundle {self.bundle} normalises each image with "
-                f"statistics of the whole image{of}, but tasks see only chunks; compute statistics "
-                "of the dataset with compute-statistics, and give them as --normalize-statistics "
-                "FILE"
+                f"{need.transform} of MONAI bundle {self.bundle} needs statistics of the whole "
+                f"image{of}, but a task reads only a chunk; compute the statistics with "
+                "compute-statistics, and give the resulting file as --normalize-statistics FILE"
             )
             raise OptionError(msg)
         found = create_normalizer(
@@ -223,13 +224,16 @@ class BundleNormalization:
 
 @dataclass
 class Preprocessing:
-    """What the transforms before the network ask for.
+    """Settings that replace the transforms before the network.
 
     Attributes:
         normalization: steps of the normalisation.
-        orientation: code of the orientation of the network, such as ``RAS``, or ``None``.
-        spacing_mm: voxel size in millimetres, or ``None``.
-        spacing_is_oriented: whether *spacing_mm* has the order of the axes after `Orientation`.
+        orientation: code of the orientation that the network expects, such as ``RAS``; ``None`` if
+            there is no transform `Orientation`.
+        spacing_mm: voxel size that the network expects, in millimetres, in the order of the axes;
+            ``None`` if there is no transform `Spacing`.
+        spacing_is_oriented: whether the axes of *spacing_mm* are those after `Orientation`, not
+            those of the image (x, y, z).
     """
 
     normalization: BundleNormalization
@@ -240,11 +244,11 @@ class Preprocessing:
 
 @dataclass
 class Postprocessing:
-    """What the transforms after the network ask for.
+    """Settings that replace the transforms after the network.
 
     Attributes:
-        activation: activation of the blended output.
-        argmax: whether the result is the number of the channel with the largest value.
+        activation: activation that is applied to the blended output.
+        argmax: whether the result is the index of the channel with the largest value.
     """
 
     activation: Activation = "none"
@@ -253,21 +257,26 @@ class Postprocessing:
 
 @dataclass
 class TransformList:
-    """The transforms of a config, without those that the user leaves out.
+    """The transforms of a config, without those that the user skips by name.
 
     Attributes:
         names: names of all transforms, in order, as the config spells them.
-        fields: the transforms that remain.
+        fields: the transforms that are not skipped.
     """
 
     names: list[str] = field(default_factory=list)
     fields: list[ConfigField] = field(default_factory=list)
 
     def collect(self, here: ConfigField, skipped: Collection[str], depth: int = 0) -> None:
-        """Add the transforms of *here*: a `Compose`, a list or one transform.
+        """Add the transforms that a field of the config contains.
+
+        Args:
+            here: field that contains a `Compose`, a list of transforms, or one transform.
+            skipped: names of transforms to leave out of `fields`.
+            depth: number of lists and `Compose` objects around *here*.
 
         Raises:
-            ModelError: *here* is none of these.
+            ModelError: *here* contains something else, or too many transforms.
         """
         if depth > 8 or len(self.names) > _MOST_TRANSFORMS:
             here.refuse("there are too many transforms")
@@ -290,7 +299,8 @@ class TransformList:
 
 
 def _base(here: ConfigField) -> str:
-    """Return the name of a transform without the ending of its variant for dictionaries."""
+    # MONAI marks the variant of a transform for dictionaries by an ending: `LoadImaged` is the
+    # variant of `LoadImage`.
     name = here.target
     for ending in ("Dict", "d", "D"):
         # Resize is no variant of a transform Resiz.
@@ -300,7 +310,7 @@ def _base(here: ConfigField) -> str:
 
 
 def _is_for_labels(here: ConfigField) -> bool:
-    """Return whether a transform changes only labels, which inference does not have."""
+    # Inference has no labels.
     return here["keys"].names() == ("label",)
 
 
@@ -320,10 +330,16 @@ def _refuse_unknown(here: ConfigField) -> NoReturn:
 
 
 def preprocessing(transforms: list[ConfigField], bundle: str, channels: int) -> Preprocessing:
-    """Return what *transforms*, those before the network, ask for.
+    """Return the settings that replace the transforms before the network.
+
+    Args:
+        transforms: fields of the transforms, in order.
+        bundle: path of the bundle, for messages.
+        channels: number of channels of the image.
 
     Raises:
-        ModelError: a transform is not supported; the message names it and the alternative.
+        ModelError: a transform is not supported; the message names the transform and an
+            alternative.
     """
     found = Preprocessing(BundleNormalization(bundle))
     steps: list[IntensityStep] = []
@@ -369,10 +385,14 @@ def preprocessing(transforms: list[ConfigField], bundle: str, channels: int) -> 
 
 
 def postprocessing(transforms: list[ConfigField]) -> Postprocessing:
-    """Return what *transforms*, those after the network, ask for.
+    """Return the settings that replace the transforms after the network.
+
+    Args:
+        transforms: fields of the transforms, in order.
 
     Raises:
-        ModelError: a transform is not supported; the message names it and the alternative.
+        ModelError: a transform is not supported; the message names the transform and an
+            alternative.
     """
     found = Postprocessing()
     for here in transforms:
@@ -454,7 +474,7 @@ def _range_step(here: ConfigField) -> IntensityStep:
 
 
 def _scaled(here: ConfigField, step: IntensityStep) -> IntensityStep:
-    """Return *step* with the range b_min to b_max and the clipping of the transform *here*."""
+    # b_min to b_max is the range of the result.
     low = here["b_min"].number() if here["b_min"] else None
     high = here["b_max"].number() if here["b_max"] else None
     if low is not None and high is not None:

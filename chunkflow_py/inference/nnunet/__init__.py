@@ -1,15 +1,16 @@
-"""Networks that nnU-Net v2 has trained, with everything that its predictor does around them.
+"""Networks that nnU-Net v2 has trained, run as nnU-Net itself runs them.
 
 ```
 trained folder      plans.json  dataset.json  fold_0/checkpoint_final.pth  fold_1/...
    | import-model
-imported .zip       nnunet.json  plans.json  dataset.json  weights/fold_0.pt  ...   only data
+imported .zip       nnunet.json  plans.json  dataset.json  weights/fold_0.pt  ...   (no code)
 
-model_files         folder or zip: finds and reads files, with limits
-plans               plans.json and dataset.json: sizes, axes, normalisation, labels, architecture
-checkpoints         the weights of one fold
-ensemble            the network: mean over folds and mirror images, in the axes of the image
-trained_model       all of these together: `read_model`, `write_model`
+model_files         find and read the files in a folder or zip, and refuse files that are too large
+plans               read plans.json and dataset.json
+plan_resampling     resample images as the plan describes
+checkpoints         read the weights of one fold
+ensemble            run the networks of all folds on mirror images, and average the results
+trained_model       read the whole model (`read_model`), or import a model (`write_model`)
 ```
 
 The behaviour follows the source code of nnU-Net 2.8, https://github.com/MIC-DKFZ/nnUNet.

@@ -23,13 +23,13 @@ _PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.co
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What nnU-Net stores of one fold.
+    """The content of the checkpoint that nnU-Net stores for one fold.
 
     Attributes:
         weights: state dict of the network.
         configuration: name of the configuration, such as ``3d_fullres``.
         trainer: name of the trainer's class.
-        mirror_axes: axes of the network along which patches may be mirrored.
+        mirror_axes: axes of the network along which patches were mirrored in training.
     """
 
     weights: dict[str, torch.Tensor]
@@ -41,28 +41,31 @@ class Checkpoint:
 def read_checkpoint(stream: BinaryIO, name: str, *, trust_weights: bool = False) -> Checkpoint:
     """Read a checkpoint of nnU-Net, a pickle with weights, settings and the log of the training.
 
-    Tensors, plain containers and numbers of NumPy (in the log) are read without running code.
+    Unless *trust_weights* is true, only tensors, plain containers and numbers of NumPy (in the log)
+    are read, and no code is run.
 
     Args:
-        stream: the checkpoint.
+        stream: the content of the checkpoint.
         name: name of the file, for messages.
-        trust_weights: unpickle any object, which can run code.
+        trust_weights: unpickle any object in the file. Such a file can run code.
 
     Raises:
-        ModelError: the file is damaged, would run code, or is not a checkpoint of nnU-Net v2.
+        ModelError: the file is damaged, is not a checkpoint of nnU-Net v2, or contains other
+            objects although *trust_weights* is false.
     """
     found = _loaded(stream, name, trust_weights=trust_weights)
     arguments = found.get("init_args") if isinstance(found, Mapping) else None
     if not isinstance(arguments, Mapping) or not isinstance(arguments.get("configuration"), str):
         msg = (
-            f"{name} is not a checkpoint of nnU-Net v2: it has no init_args with a configuration; "
-            "give the folder that nnU-Net v2 has trained"
+            f"{name} is not a checkpoint of nnU-Net v2, because it contains no init_args with a "
+            "configuration; give a folder that nnU-Net v2 has trained"
         )
         raise ModelError(msg)
     mirror = found.get("inference_allowed_mirroring_axes") or ()
     if not isinstance(mirror, list | tuple) or [*mirror] != sorted({*mirror} & {0, 1, 2}):
         msg = (
-            f"{name} has the mirroring axes {mirror!r}; they must be numbers from 0 to 2, in order"
+            f"{name} has the mirroring axes {mirror!r}; mirroring axes must be numbers from 0 to "
+            "2, in ascending order"
         )
         raise ModelError(msg)
     return Checkpoint(
@@ -77,7 +80,7 @@ def read_state(stream: BinaryIO, name: str) -> dict[str, torch.Tensor]:
     """Read the weights of a fold of an imported model.
 
     Raises:
-        ModelError: the file is damaged, or contains more than weights.
+        ModelError: the file is damaged, or contains objects other than weights.
     """
     return _state(_loaded(stream, name, trust_weights=False), name)
 
@@ -94,9 +97,9 @@ def _loaded(stream: BinaryIO, name: str, *, trust_weights: bool) -> Any:
             msg = f"{name} is damaged, or was not written by nnU-Net; copy the file again"
             raise ModelError(msg) from error
         msg = (
-            f"{name} contains more than weights and numbers and was not read; if you trust its "
-            "author, convert it once with chunkflow import-model --trust-weights, which executes "
-            "any code in it"
+            f"{name} contains objects other than weights and numbers, so {name} was not read; if "
+            "you trust the author, convert the model once with chunkflow import-model "
+            "--trust-weights, which executes any code in the file"
         )
         raise ModelError(msg) from error
     except Exception as error:  # bytes other than a pickle raise anything
@@ -105,7 +108,7 @@ def _loaded(stream: BinaryIO, name: str, *, trust_weights: bool) -> Any:
 
 
 def _numbers() -> list[Any]:
-    """Return what a pickle of NumPy numbers refers to."""
+    # Functions and classes to which a pickle of NumPy numbers refers.
     scalar: Any = np._core.multiarray.scalar  # type: ignore[attr-defined]
     kinds = [type(np.dtype(name)) for name in ("f8", "f4", "i8", "i4", "?")]
     return [

@@ -1,4 +1,4 @@
-"""The network of a trained model: one for each fold, averaged, in the axes of the image."""
+"""The network of a trained model, whose output is the mean over folds and mirror images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLASS = re.compile(r"torch\.nn\.(?:modules\.[a-z]+\.)?([A-Za-z0-9]+)")
 
 
 class EnsembleNetwork(torch.nn.Module):
-    """Mean of several networks over the mirror images of a patch.
+    """Averages the outputs of the networks of all folds for all mirror images of a patch.
 
     ```
     (n, c, z, y, x) -> axes of the plan -> slices, if 2D -> mirrored -> network of each fold
@@ -38,14 +38,14 @@ class EnsembleNetwork(torch.nn.Module):
         mirror_axes: Sequence[int] = (),
         by_slice: bool = False,
     ) -> None:
-        """Store the networks.
+        """Store the networks, and the combinations of axes along which patches are mirrored.
 
         Args:
             networks: network of each fold.
-            axes: axis k of the networks is axis ``axes[k]`` of the image.
-            divisor: numbers of which patch sizes must be multiples, zyx.
+            axes: axis k of the networks is axis ``axes[k]`` of the image (z, y, x).
+            divisor: number of voxels of which patch sizes must be multiples, zyx.
             mirror_axes: axes of the networks along which patches are mirrored.
-            by_slice: the networks are 2D: they take slices across the first of *axes*.
+            by_slice: the networks are 2D. A patch is cut into slices across image axis ``axes[0]``.
         """
         super().__init__()
         self.folds = torch.nn.ModuleList(networks)
@@ -59,11 +59,11 @@ class EnsembleNetwork(torch.nn.Module):
         ]
 
     def extra_repr(self) -> str:
-        """Return the axes and flips, so that they enter the digest of the network."""
+        """Return axes and flips as text, so that the digest of the network depends on both."""
         return f"axes={self._axes}, by_slice={self._by_slice}, flips={self._flips}"
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return the mean logits, (n, c, z, y, x), of a normalised batch of this shape."""
+        """Return the mean logits, (n, c, z, y, x), for a normalised batch (n, c, z, y, x)."""
         turned = batch
         if self._axes != (0, 1, 2):
             turned = turned.permute(0, 1, *(axis + 2 for axis in self._axes)).contiguous()
@@ -96,13 +96,13 @@ def create_network(
 
     Args:
         plan: plan with the architecture.
-        weights: state dict, which the network then owns.
+        weights: state dict; the tensors become those of the network.
         path: path of the model, for messages.
         trainer: name of the trainer's class, for messages.
 
     Raises:
         MissingExtraError: dynamic-network-architectures is not installed.
-        ModelError: the architecture cannot be created, or the weights do not fit it.
+        ModelError: the architecture cannot be created, or the weights do not match the network.
     """
     with needs_extra("nnunet", "--framework nnunet"):
         unet: Any = import_module("dynamic_network_architectures.architectures.unet")
@@ -124,8 +124,8 @@ def create_network(
         )
         raise ModelError(msg) from error
     own = network.state_dict()
-    problems = [f"they lack {key}" for key in own if key not in weights]
-    problems += [f"the plan has no {key}" for key in weights if key not in own]
+    problems = [f"the weights lack {key}" for key in own if key not in weights]
+    problems += [f"the network of the plan has no {key}" for key in weights if key not in own]
     problems += [
         f"{key} is {tuple(weights[key].shape)}, not {tuple(own[key].shape)}"
         for key in own
@@ -134,9 +134,9 @@ def create_network(
     if problems:
         msg = (
             f"the weights of model {path} do not match the {plan.architecture} of its plans: "
-            f"{problems[0]}, and {len(problems) - 1} other differences; the trainer {trainer} may "
-            "have changed the network: export it with torch.export, and give it as --framework "
-            "pytorch"
+            f"{problems[0]}, and {len(problems) - 1} other differences; if the trainer {trainer} "
+            "has changed the network, export the network with torch.export, and give the exported "
+            "file with --framework pytorch"
         )
         raise ModelError(msg)
     network.load_state_dict(dict(weights), assign=True)
@@ -144,13 +144,14 @@ def create_network(
 
 
 def _class_of(name: Any, argument: str, path: str) -> type[torch.nn.Module]:
-    """Return the class of ``torch.nn`` with this name; nothing else is imported."""
+    # Only classes of torch.nn: another module could run any code when it is imported.
     match = _CLASS.fullmatch(name) if isinstance(name, str) else None
     found = getattr(torch.nn, match[1], None) if match else None
     if not isinstance(found, type) or not issubclass(found, torch.nn.Module):
         msg = (
             f"plans.json of model {path} has {argument} {name!r}, but only classes of torch.nn are "
-            "used; export the network with torch.export, and give it as --framework pytorch"
+            "supported; export the network with torch.export, and give the exported file with "
+            "--framework pytorch"
         )
         raise ModelError(msg)
     return found

@@ -28,10 +28,12 @@ class ModelFiles:
     """
 
     def __init__(self, path: str) -> None:
-        """Find ``plans.json``, which an archive may contain in a folder.
+        """List the files of the model at *path*.
+
+        An archive may contain the files at the top level or in a folder.
 
         Raises:
-            ModelError: the model does not exist, or contains no ``plans.json``.
+            ModelError: *path* does not exist, or lacks ``plans.json`` or ``dataset.json``.
         """
         self.path, place = path, Path(path)
         self._zip: Path | None = None
@@ -63,7 +65,7 @@ class ModelFiles:
                 raise ModelError(msg)
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return the object in a JSON file.
+        """Return the JSON object in a file of the model.
 
         Raises:
             ModelError: the file is too large, not JSON, or not an object.
@@ -74,12 +76,15 @@ class ModelFiles:
             msg = f"{name} of model {self.path} is not JSON: {error}; copy the file again"
             raise ModelError(msg) from error
         if not isinstance(found, dict):
-            msg = f"{name} of model {self.path} is a {type(found).__name__}, not an object"
+            msg = (
+                f"{name} of model {self.path} contains a {type(found).__name__}, not a JSON "
+                "object; copy the file again"
+            )
             raise ModelError(msg)
         return found
 
     def open_weights(self, name: str) -> BinaryIO:
-        """Open a file of weights; the stream can be searched."""
+        """Open a weight file; the returned stream supports ``seek``."""
         if self._zip is None:
             return (self._folder / name).open("rb")
         return io.BytesIO(self._content(name, _MOST_WEIGHTS))
@@ -93,7 +98,10 @@ class ModelFiles:
                 entry = archive.getinfo(self._prefix + name)
             size, packed = entry.file_size, entry.compress_size
         if size > most or size > packed * _MOST_RATIO + _MOST_JSON:
-            msg = f"{name} of model {self.path} has {size} bytes unpacked, more than is allowed"
+            msg = (
+                f"{name} of model {self.path} has {size} bytes unpacked, which is more than the "
+                "limit for such a file; check the model"
+            )
             raise ModelError(msg)
         if self._zip is None:
             return (self._folder / name).read_bytes()

@@ -1,14 +1,15 @@
-"""How nnU-Net resamples an image to the voxel size of its plan, and the logits back.
+"""Resample an image to the voxel size of an nnU-Net plan, and the logits back to the image.
 
 ```
-image      37 voxels of 1 mm      |-|-|-|-|-|-|-|- …      normalised before
+image      37 voxels of 1 mm      |-|-|-|-|-|-|-|- …
 network    25 voxels of 1.48 mm   |--|--|--|--|-- …       plan: 1.5 mm; round(37 · 1 / 1.5) = 25
 ```
 
-The number of voxels is rounded, so the ratio is 37 / 25, not 1.5. Images are interpolated by cubic
-splines, logits linearly, both without smoothing. If voxels are much longer along one axis, sections
-across this axis are resampled separately: along the axis, the nearest section is taken. This is
-what `resample_data_or_seg_to_shape` of nnU-Net 2.8 does.
+The number of voxels is rounded, so the ratio of the voxel sizes is 37 / 25, not 1.5. The image is
+normalised first, and then interpolated by cubic splines. Logits are interpolated linearly. Neither
+the image nor the logits are smoothed. If voxels are much longer along one axis than along the
+others, each section across this axis is resampled in 2D, and along the axis the nearest section is
+used. The function `resample_data_or_seg_to_shape` of nnU-Net 2.8 does the same.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class PlanResampling:
         path: path of the model, for messages.
         voxel_size_nm: voxel size of the training, nanometres, zyx; ``None`` along an axis that is
             not resampled.
-        entries: entries of the configuration.
+        entries: the configuration in ``plans.json``, which names resampling functions and orders.
     """
 
     path: str = field(compare=False)
@@ -50,20 +51,20 @@ class PlanResampling:
     def __call__(
         self, domain: BoundingBox, size_nm: tuple[float, float, float]
     ) -> tuple[Scale, tuple[Method, Method, Method], tuple[Method, Method, Method]]:
-        """Return how an image is resampled.
+        """Return the scale and the interpolation methods for an image.
 
         Args:
-            domain: box of the image that is processed, in its voxels; resampled voxels begin at its
-                corner.
+            domain: box of the image that is processed, voxels of the image. Resampled voxels begin at
+                the corner of this box.
             size_nm: voxel size of the image, nanometres, zyx.
 
         Returns:
-            The size of a voxel of the network in voxels of the image; and for each axis the method
-            for the image, and the method for the logits.
+            Three values: the size of a voxel of the network, in voxels of the image; for each axis,
+            the method to interpolate the image; for each axis, the method to interpolate logits.
 
         Raises:
-            OptionError: the voxel sizes differ too much.
-            ModelError: the plan resamples in a way that is not supported.
+            OptionError: the voxel sizes of image and plan differ by more than a fixed factor.
+            ModelError: the plan names a resampling method that is not supported.
         """
         pairs = zip(self.voxel_size_nm, size_nm, strict=True)
         wanted = [own if size is None else size for size, own in pairs]
@@ -86,10 +87,10 @@ class PlanResampling:
     def _methods(
         self, what: str, have: Sequence[float], want: Sequence[float]
     ) -> tuple[Method, Method, Method]:
-        """Return the method for each axis of ``data`` or ``probabilities``."""
+        # *what* is ``data`` (the image) or ``probabilities`` (the logits).
         name = self.entries.get(f"resampling_fn_{what}")
         options = self.entries.get(f"resampling_fn_{what}_kwargs")
-        remedy = f"resample the image to {_text(self.voxel_size_nm)} nm before"
+        remedy = f"resample the image to {_text(self.voxel_size_nm)} nm before inference"
         if name != _FUNCTION or not isinstance(options, dict):
             msg = (
                 f"model {self.path} resamples {what} with {name}, but only {_FUNCTION} is "
@@ -112,7 +113,7 @@ class PlanResampling:
 
 
 def _separate_axis(force: Any, have: Sequence[float], want: Sequence[float]) -> int | None:
-    """Return the axis across which sections are resampled separately, if there is one."""
+    # The axis along which voxels are much longer, if there is one.
     if force is True or (force is None and max(have) / min(have) > _ANISOTROPY):
         spacing = have
     elif force is None and max(want) / min(want) > _ANISOTROPY:

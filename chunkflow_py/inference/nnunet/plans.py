@@ -1,7 +1,8 @@
 """Read plans.json and dataset.json of nnU-Net v2.
 
-Plans describe arrays whose axes are permuted: axis k of the plan is axis ``transpose_forward[k]``
-of the image (z, y, x). Everything that leaves this module is in the order z, y, x.
+In plans.json, axes are permuted: axis k of the plan is axis ``transpose_forward[k]`` of the image
+(z, y, x). The functions of this module return all values in the order z, y, x. Older and newer
+versions of nnU-Net use different keys:
 
 | part of the plan                  | older plans               | newer plans       |
 |-----------------------------------|---------------------------|-------------------|
@@ -48,9 +49,10 @@ class Normalization:
 
     Attributes:
         path: path of the model, for messages.
-        schemes: name of the scheme of each channel.
-        intensities: for each channel, ``mean``, ``std``, ``percentile_00_5`` and
-            ``percentile_99_5`` of the foreground; empty for channels that need none.
+        schemes: for each channel, the name of nnU-Net's normalisation scheme, such as
+            ``CTNormalization``.
+        intensities: for each channel, a dict with ``mean``, ``std``, ``percentile_00_5`` and
+            ``percentile_99_5`` of the foreground; empty if the scheme does not need these numbers.
     """
 
     path: str
@@ -73,21 +75,21 @@ class Normalization:
 
         Args:
             num_channels: number of channels of the image.
-            statistics: path of the statistics file of the image, if one is needed.
-            mean: mean of each channel, which with *std* replaces the file if all channels are
-                normalised by their mean and standard deviation.
+            statistics: path of the file with the statistics of the image.
+            mean: mean of each channel. If the scheme of all channels is ``ZScoreNormalization``,
+                *mean* and *std* replace the file.
             std: standard deviation of each channel.
 
         Raises:
-            OptionError: statistics are needed but not given, or given but not needed, or do not
-                fit.
+            OptionError: the model needs statistics, but none are given; the model needs none, but
+                some are given; or the number of channels in the file is not that of the model.
         """
         if mean is not None or std is not None:
             if {*self.schemes} != {"ZScoreNormalization"}:
                 msg = (
-                    f"model {self.path} normalises with {', '.join(sorted(set(self.schemes)))}, "
-                    "for which mean and standard deviation of the image do not suffice; leave "
-                    "--normalize-mean and --normalize-std out"
+                    "--normalize-mean and --normalize-std suffice only for ZScoreNormalization, "
+                    f"but model {self.path} normalises with "
+                    f"{', '.join(sorted(set(self.schemes)))}; leave both options out"
                 )
                 raise OptionError(msg)
             return create_normalizer(
@@ -97,8 +99,8 @@ class Normalization:
             names = ", ".join(name for name in _FROM_IMAGE if name in self.schemes)
             msg = (
                 f"model {self.path} normalises with {names}, which needs statistics of the whole "
-                "image, but a task has only a part of it; run compute-statistics over the image, "
-                "then chunkflow sum-statistics URL --output statistics.json, and give "
+                "image, but a task reads only a part of the image; run compute-statistics on the "
+                "image, then run chunkflow sum-statistics URL --output statistics.json, and give "
                 "--normalize-statistics statistics.json"
             )
             raise OptionError(msg)
@@ -115,7 +117,8 @@ class Normalization:
         if statistics is not None and len(channels) != num_channels:
             msg = (
                 f"{statistics} has statistics of {len(channels)} channels, but model {self.path} "
-                f"takes {num_channels}; compute the statistics of this image"
+                f"takes {num_channels} channels; compute the statistics of an image with "
+                f"{num_channels} channels"
             )
             raise OptionError(msg)
         shift, divisor, limits, extremes = [], [], [], []
@@ -153,37 +156,39 @@ class Normalization:
 
 
 def _normalised(value: float, shift: float, divisor: float) -> float:
-    """Return the normalised value of a clipping limit, in float32 as nnU-Net computes it.
+    """Return a clipping limit in normalised units, in float32 as nnU-Net computes it.
 
-    Clipping normalised voxels to this value gives the same result as clipping the voxels to the
-    limit before they are normalised, because each step of the arithmetic is monotone.
+    nnU-Net clips voxels before it normalises them. Clipping normalised voxels to the normalised
+    limit gives the same result, because each step of the arithmetic is monotone.
     """
     return float(np.float32((np.float32(value) - np.float32(shift)) / np.float32(divisor)))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What nnU-Net planned for one configuration, in the axes of the image.
+    """The plan of nnU-Net for one configuration; sizes are in the axes of the image, zyx.
 
     Attributes:
         configuration: name of the configuration, such as ``3d_fullres``.
         axes: ``transpose_forward``; axis k of the network is axis ``axes[k]`` of the image.
         spatial_dims: 3, or 2 for a network of slices, which are cut across image axis ``axes[0]``.
-        patch_size: size of the patch, voxels, zyx; 1 across slices.
-        voxel_size_nm: voxel size of the training, nanometres, zyx; ``None`` across slices. ``None``
-            if the unit is unknown, because the images were not read as medical images.
+        patch_size: size of the patch, voxels, zyx; for a network of slices, 1 along ``axes[0]``.
+        voxel_size_nm: voxel size of the training images, nanometres, zyx; for a network of slices,
+            ``None`` along ``axes[0]``. ``None`` instead of the three numbers if the plan does not
+            say that sizes are in millimetres.
         channels: names of the input channels.
-        divisor: numbers of which patch sizes must be multiples, zyx: the product of all strides.
+        divisor: number of voxels of which patch sizes must be multiples, zyx. This is the product
+            of the strides of all stages of the network.
         output_channels: number of output channels.
-        region_labels: if the output channels are overlapping regions, the label of each region.
-            Where regions overlap, the voxel gets the label of the last one. Empty if the channels
-            are exclusive labels.
+        region_labels: if the output channels are overlapping regions, the label of each region. A
+            voxel in several regions gets the label of the last of these regions. Empty if the
+            channels are exclusive labels.
         architecture: name of the network's class.
-        arguments: arguments of this class, as JSON values.
-        imported: names of those *arguments* that name a class of PyTorch.
+        arguments: keyword arguments of this class, as JSON values.
+        imported: keys of *arguments* whose value is the name of a class of PyTorch.
         normalization: normalisation of the image.
-        resampling: how images of another voxel size are resampled; ``None`` if the voxel size of
-            the training is unknown.
+        resampling: resampling of images with another voxel size than the training images; ``None``
+            if the voxel size of the training images is unknown.
     """
 
     configuration: str
@@ -214,8 +219,8 @@ def read_plan(
         configuration: name of the configuration.
 
     Raises:
-        ModelError: the plans have an unknown format, need an unsupported feature, or do not fit
-            the dataset; the message names the field.
+        ModelError: the plans have an unknown format, need an unsupported feature, or contradict
+            ``dataset.json``; the message names the field.
     """
     try:
         return _plan(path, plans, dataset, configuration)
@@ -223,8 +228,8 @@ def read_plan(
         if isinstance(error, ModelError):
             raise
         msg = (
-            f"plans.json or dataset.json of model {path} lacks a part, or has an unknown version "
-            f"({type(error).__name__}: {error}); this version reads models of nnU-Net v2"
+            f"plans.json or dataset.json of model {path} is incomplete or of an unknown version "
+            f"({type(error).__name__}: {error}); give a model of nnU-Net v2"
         )
         raise ModelError(msg) from error
 
@@ -234,16 +239,16 @@ def _plan(
 ) -> Plan:
     if not isinstance(plans.get("configurations"), dict) or "transpose_forward" not in plans:
         msg = (
-            f"plans.json of model {path} has an unknown version: it lacks 'configurations' or "
-            "'transpose_forward', which plans of nnU-Net v2 have; convert or retrain the model "
-            "with nnU-Net v2"
+            f"plans.json of model {path} lacks 'configurations' or 'transpose_forward', so the "
+            "plan is not of nnU-Net v2; convert or retrain the model with nnU-Net v2"
         )
         raise ModelError(msg)
     found = _inherited(path, plans["configurations"], configuration)
     if found.get("previous_stage"):
         msg = (
-            f"configuration {configuration} of model {path} is a cascade, which reads the labels "
-            f"of {found['previous_stage']}; use a model of another configuration"
+            f"configuration {configuration} of model {path} needs the labels of configuration "
+            f"{found['previous_stage']} as input (a cascade), which is not supported; use a model "
+            "of another configuration"
         )
         raise ModelError(msg)
     preprocessor = found.get("preprocessor_name", "DefaultPreprocessor")
@@ -264,7 +269,7 @@ def _plan(
         raise ModelError(msg)
     names = dataset.get("channel_names", dataset.get("modality"))
     if not isinstance(names, dict) or not names:
-        msg = f"dataset.json of model {path} has no channel_names; add them"
+        msg = f"dataset.json of model {path} has no channel_names; add the names of the channels"
         raise ModelError(msg)
     output_channels, region_labels = _labels(path, dataset)
     architecture, arguments, imported = _architecture(path, found, len(patch))
@@ -292,7 +297,7 @@ def _plan(
 
 
 def _divisor(strides: Any, axes: tuple[int, ...]) -> Zyx:
-    """Return the product of the strides of all stages, in the axes of the image."""
+    # The product of the strides of all stages, zyx.
     steps = [[each] * len(axes) if isinstance(each, int) else list(each) for each in strides]
     products = [math.prod(axis) for axis in zip(*steps, strict=True)]
     placed = dict(zip(axes, products, strict=True))
@@ -300,15 +305,15 @@ def _divisor(strides: Any, axes: tuple[int, ...]) -> Zyx:
 
 
 def _inherited(path: str, every: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a configuration with the values of all configurations that it inherits from."""
+    # A configuration overrides the values of the configuration that it inherits from.
     chain: list[dict[str, Any]] = []
     seen: set[str] = set()
     current: Any = name
     while current is not None:
         if current not in every or current in seen:
             msg = (
-                f"plans.json of model {path} has no configuration {current!r} that could be read; "
-                f"it has {', '.join(sorted(every))}"
+                f"plans.json of model {path} lacks configuration {current!r}, or {current!r} "
+                f"inherits from itself; its configurations are {', '.join(sorted(every))}"
             )
             raise ModelError(msg)
         seen.add(current)
@@ -318,10 +323,13 @@ def _inherited(path: str, every: Mapping[str, Any], name: str) -> dict[str, Any]
 
 
 def _labels(path: str, dataset: Mapping[str, Any]) -> tuple[int, tuple[int, ...]]:
-    """Return the number of output channels and, if they are regions, the label of each region."""
+    """Return the number of output channels, and for overlapping regions the label of each."""
     labels = {name: value for name, value in dataset["labels"].items() if name != "ignore"}
     if labels.get("background") != 0:
-        msg = f"dataset.json of model {path} must have the label background, with the number 0"
+        msg = (
+            f"dataset.json of model {path} has no label background with the number 0; add this "
+            "label"
+        )
         raise ModelError(msg)
     if any(isinstance(value, list) and len(value) > 1 for value in labels.values()):
         regions = [value for value in labels.values() if value not in (0, [0])]
@@ -332,8 +340,9 @@ def _labels(path: str, dataset: Mapping[str, Any]) -> tuple[int, tuple[int, ...]
             or not all(type(label) is int and 0 <= label <= 255 for label in order)
         ):
             msg = (
-                f"dataset.json of model {path} has {len(regions)} regions and the "
-                f"regions_class_order {order}, which must have a number from 0 to 255 for each"
+                f"dataset.json of model {path} has {len(regions)} regions, but regions_class_order "
+                f"is {order}; regions_class_order must be a list with a number from 0 to 255 for "
+                "each region"
             )
             raise ModelError(msg)
         return len(regions), tuple(order)
@@ -354,14 +363,15 @@ def _architecture(
         arguments, imported = _older_arguments(found, name, dims)
     else:
         msg = (
-            f"plans.json of model {path} has an unknown version: its configuration has neither "
-            "'architecture' nor 'UNet_class_name'; this version reads models of nnU-Net v2"
+            f"the configuration in plans.json of model {path} has neither 'architecture' nor "
+            "'UNet_class_name', so the plan is not of nnU-Net v2; give a model of nnU-Net v2"
         )
         raise ModelError(msg)
     if name not in ARCHITECTURES:
         msg = (
-            f"model {path} is a {name}, but only {' and '.join(ARCHITECTURES)} are supported; "
-            "export the network with torch.export, and give it as --framework pytorch"
+            f"the network of model {path} is a {name}, but only {' and '.join(ARCHITECTURES)} are "
+            "supported; export the network with torch.export, and give the exported file with "
+            "--framework pytorch"
         )
         raise ModelError(msg)
     return name, arguments, imported
@@ -370,7 +380,7 @@ def _architecture(
 def _older_arguments(
     found: dict[str, Any], name: str, dims: int
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the arguments of a network from older plans, as nnU-Net derives them."""
+    # As nnU-Net derives the arguments from older plans.
     stages = len(found["n_conv_per_stage_encoder"])
     blocks = "n_conv_per_stage" if name == "PlainConvUNet" else "n_blocks_per_stage"
     first, most = found["UNet_base_num_features"], found["unet_max_num_features"]
@@ -400,7 +410,7 @@ def _normalization(
     if len(schemes) != channels:
         msg = (
             f"plans.json of model {path} normalises {len(schemes)} channels, but dataset.json has "
-            f"{channels}; both must be of the same training"
+            f"{channels} channels; give both files of one training"
         )
         raise ModelError(msg)
     masks = found.get("use_mask_for_norm", [False] * channels)
@@ -408,7 +418,8 @@ def _normalization(
         if scheme not in _SCHEMES:
             msg = (
                 f"model {path} normalises with {scheme}, but only {', '.join(_SCHEMES)} are "
-                "supported; give --normalize, if one of its methods does the same"
+                "supported; change the scheme in a copy of plans.json to one that gives equal "
+                "values"
             )
             raise ModelError(msg)
         if masked and scheme == "ZScoreNormalization":
@@ -431,7 +442,7 @@ def _normalization(
         ):
             msg = (
                 f"plans.json of model {path} normalises channel {index} with {scheme}, but "
-                f"{key} lacks one of {', '.join(needed)} for it"
+                f"{key} lacks one of {', '.join(needed)} for this channel; copy plans.json again"
             )
             raise ModelError(msg)
         intensities.append({name: float(here[name]) for name in needed if name in here})

@@ -35,10 +35,10 @@ class TrainedModel:
     Attributes:
         path: path of the model, as the user gave it.
         plan: sizes, axes, normalisation, labels and architecture.
-        folds: names of the folds to average, such as ``0`` or ``all``.
-        mirror_axes: axes of the network along which patches may be mirrored.
+        folds: names of the folds whose networks are averaged, such as ``0`` or ``all``.
+        mirror_axes: axes of the network along which patches were mirrored in training.
         trainer: name of the trainer's class.
-        is_imported: whether the model was imported, so that it contains only data.
+        is_imported: whether `write_model` wrote the model. Such a model contains no code.
     """
 
     path: str
@@ -60,7 +60,7 @@ class TrainedModel:
         """Return the state dict of a fold, on the CPU.
 
         Raises:
-            ModelError: the file is damaged, or contains more than weights.
+            ModelError: the file of the fold is damaged, or contains objects other than weights.
         """
         name = self._weights[fold]
         with self._files.open_weights(name) as stream:
@@ -73,11 +73,11 @@ class TrainedModel:
         """Return the network, which maps a normalised batch to logits, both (n, c, z, y, x).
 
         Args:
-            mirror: average over mirror images along the axes that the training allows.
+            mirror: average the logits over mirror images of the patch, along `mirror_axes`.
 
         Raises:
             MissingExtraError: dynamic-network-architectures is not installed.
-            ModelError: weights cannot be read, or do not fit the plan.
+            ModelError: weights cannot be read, or do not match the network of the plan.
         """
         networks = [
             create_network(self.plan, self.weights(fold), self.path, self.trainer)
@@ -103,14 +103,16 @@ def read_model(
     """Read plans, labels and settings of a model; `TrainedModel.load` then reads the weights.
 
     Args:
-        path: a folder that nnU-Net has trained, a zip archive of it, or an imported model.
-        folds: folds to average (default: all that the model contains).
-        checkpoint: checkpoint to use of a folder that nnU-Net has trained.
-        trust_weights: unpickle any object in checkpoints, which can run code.
+        path: a folder that nnU-Net has trained, a zip archive of such a folder, or an imported
+            model.
+        folds: names of the folds to average (default: all numbered folds in the model, or ``all``
+            if there are none).
+        checkpoint: which checkpoint of each fold to use; ignored for an imported model.
+        trust_weights: unpickle any object in checkpoints. Such a file can run code.
 
     Raises:
         ModelError: the model cannot be read, or needs an unsupported feature.
-        OptionError: the model does not contain a fold.
+        OptionError: the model lacks one of *folds*, or a fold is listed twice.
     """
     files = ModelFiles(path)
     imported = _ABOUT in files.names
@@ -138,8 +140,8 @@ def read_model(
     allowed = range(plan.spatial_dims)
     if [*mirror] != [axis for axis in allowed if axis in mirror]:
         msg = (
-            f"model {path} mirrors along the axes {mirror}; they must be numbers of its "
-            f"{plan.spatial_dims} axes, in order and each once"
+            f"model {path} mirrors along the axes {mirror}; mirroring axes must be different "
+            f"numbers from 0 to {plan.spatial_dims - 1}, in ascending order"
         )
         raise ModelError(msg)
     return TrainedModel(
@@ -153,7 +155,7 @@ def _chosen(
     if not weights:
         msg = (
             f"model {path} has no fold with checkpoint_{checkpoint}.pth; finish the training, or "
-            "choose another one with chunkflow import-model --checkpoint"
+            "choose another checkpoint with chunkflow import-model --checkpoint"
         )
         raise ModelError(msg)
     # nnU-Net averages the folds 0 to 4; a network trained on all cases is used only by request.
@@ -161,8 +163,8 @@ def _chosen(
     missing = [fold for fold in chosen if fold not in weights]
     if missing or len(set(chosen)) < len(chosen):
         msg = (
-            f"--folds {','.join(chosen)} must name different folds of model {path}, which has "
-            f"{', '.join(weights)}; use --folds {','.join(weights)}"
+            f"--folds {','.join(chosen)} must name different folds of model {path}, but the model "
+            f"has only {', '.join(weights)}; use --folds {','.join(weights)}"
         )
         raise OptionError(msg)
     return chosen
@@ -177,15 +179,15 @@ def is_imported(path: str) -> bool:
 
 
 def write_model(model: TrainedModel, output: str) -> None:
-    """Write a model into one zip archive that contains only data.
+    """Write a model to a zip archive that can be read without running code.
 
     Args:
-        model: the model; its checkpoints are read one by one.
-        output: path of the archive, which is replaced as a whole.
+        model: the model. The checkpoints of the folds are read one after the other.
+        output: path of the archive. An existing file is replaced when the archive is complete.
 
     Raises:
         MissingExtraError: dynamic-network-architectures is not installed.
-        ModelError: weights cannot be read, or do not fit the plan.
+        ModelError: weights cannot be read, or do not match the network of the plan.
     """
     about = {
         "format": FORMAT,
