@@ -172,6 +172,10 @@ STEPS = {
     "multiply": Step(
         keep("map"), lambda _: "copy-var --to-name factor multiply --multiplier-name factor"
     ),
+    "nonzero-mask": Step(
+        {"image": "mask", "many": "mask", "labels": "mask"},
+        lambda r: f"nonzero-mask {r.choice(['', '--inverse'])}",
+    ),
     "normalize-intensity": Step(
         {"image": "signed"}, lambda _: "normalize-intensity", flattens=True  # few grey values
     ),

@@ -98,9 +98,9 @@ def _foreground(
     for axis in range(3):
 
         def is_zero(at: int, axis: int = axis) -> bool:
-            plane = [*box[:axis], at, *box[axis + 1 :]]
+            plane: tuple[Any, ...] = (*box[:axis], at, *box[axis + 1 :])
             values = channels[(slice(None), *plane)]
-            return not (values if inside is None else values * inside[tuple(plane)]).any()
+            return not (values if inside is None else values * inside[plane]).any()
 
         # From both ends, because the first plane of almost every task contains other voxels.
         start, stop = box[axis].start, box[axis].stop

@@ -59,6 +59,12 @@ def with_package(
     model = options["convnet_model"]
     if options["framework"] == "nnunet" and model is not None:
         return _with_trained_model(options, given)
+    if options.get("normalize_mask") is not None:
+        msg = (
+            f"--normalize-mask is {options['normalize_mask']}, but only models of --framework "
+            "nnunet normalise inside a mask; leave --normalize-mask out"
+        )
+        raise OptionError(msg)
     if "package" in options or model is None or not is_package(model):
         return options
     package = read_package(model)
@@ -127,9 +133,34 @@ def _with_trained_model(options: Mapping[str, Any], given: frozenset[str]) -> Ma
     completed = dict(options) | {key: value for key, value in defaults.items() if key not in given}
     if not given & {"resample", "model_voxel_size_nm"}:
         completed["resampling"] = plan.resampling
+    completed["masked"] = _masked(model.path, plan.normalization.masked, options)
     if options["normalize_statistics"] is not None:
         completed["foreground"] = read_foreground(options["normalize_statistics"])
     return completed
+
+
+def _masked(path: str, masked: tuple[bool, ...], options: Mapping[str, Any]) -> tuple[bool, ...]:
+    """Return for each channel whether the chunk --normalize-mask applies; empty if there is none.
+
+    Raises:
+        OptionError: the model needs a mask, but none is given; or the other way round.
+    """
+    name = options["normalize_mask"]
+    is_needed = any(masked) and options["normalize"] is None
+    if is_needed and name is None:
+        msg = (
+            f"model {path} normalises only the voxels inside a mask (use_mask_for_norm); make the "
+            "mask with nonzero-mask, load it with load-zarr --output-name mask, and give "
+            "inference --normalize-mask mask"
+        )
+        raise OptionError(msg)
+    if name is not None and not is_needed:
+        msg = (
+            f"--normalize-mask is {name}, but model {path} normalises all voxels; leave "
+            "--normalize-mask out"
+        )
+        raise OptionError(msg)
+    return masked if is_needed else ()
 
 
 def engine_settings(options: Mapping[str, Any]) -> EngineSettings:

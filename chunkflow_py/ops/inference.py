@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         ),
         "Input": (
             "num_input_channels", "normalize", "normalize_statistics", "normalize_percentiles",
-            "normalize_mean", "normalize_std", "model_voxel_size_nm", "resample",
+            "normalize_mean", "normalize_std", "normalize_mask", "model_voxel_size_nm", "resample",
             "image_orientation", "skip_transforms",
         ),
         "nnU-Net": ("folds", "mirror"),
@@ -219,6 +219,11 @@ if TYPE_CHECKING:
     metavar="NUMBERS",
     help="Standard deviation of each channel, in units of the stored voxels.",
 )
+@click.option(
+    "--normalize-mask",
+    metavar="NAME",
+    help="Name of a mask, for nnU-Net models that normalise only inside a mask.",
+)
 @floats_option(
     "--model-voxel-size-nm",
     help="Voxel size that the network was trained with, nanometres, zyx; stop with an error if "
@@ -351,8 +356,8 @@ def command(**options: Any) -> Inferencer | Surrounded:
     context.params["output_names"] = completed["output_names"]
     settings, network = engine_settings(completed), backend_arguments(completed)
     check_network(network)
-    is_cropped = completed.get("foreground") is not None
-    if options["resample"] is not None or is_cropped or _is_resampled(completed, settings):
+    is_part = completed.get("foreground") is not None or bool(completed.get("masked"))
+    if options["resample"] is not None or is_part or _is_resampled(completed, settings):
         return _resampled(completed, settings, network)
     return _inferencer(completed, settings, network)
 
@@ -402,13 +407,16 @@ def _resampled(
         raise OptionError(msg)
     reason = "--resample"
     remedy = "leave --resample out and put the operator resample before and after inference"
+    masked = options.get("masked") or ()
+    if masked and method is None:
+        reason, remedy = "--normalize-mask", "use a model that needs no mask"
     if foreground is not None and method is None:
         reason = f"the foreground in {options['normalize_statistics']}"
         remedy = "remove 'foreground' from the file, so that the network processes the whole image"
     for option in _not_resampled(options, settings):
         msg = f"{option} cannot be combined with {reason}; leave {option} out, or {remedy}"
         raise OptionError(msg)
-    if foreground is not None and rule is None:
+    if (foreground is not None or masked) and rule is None:
         rule = by_voxel_size(size_nm if method is not None else None, method or "linear")
     params = click.get_current_context().params
     source, outputs = params["input_name"], params["output_names"] or (params["output_name"],)
@@ -429,6 +437,7 @@ def _resampled(
             warn_of_dtype=_is_dtype_implied(options),
             rule=rule,
             processed=foreground,
+            mask=(options["normalize_mask"], masked) if masked else None,
         ),
     )
 

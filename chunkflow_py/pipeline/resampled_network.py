@@ -34,7 +34,7 @@ from chunkflow_py.core.host_memory import OperatorMemory
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
 from chunkflow_py.core.resampling import Resampling
 from chunkflow_py.core.task import Skip
-from chunkflow_py.errors import OptionError
+from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.inference.normalization import Normalizer, dtype_warning
 from chunkflow_py.pipeline.operator import Operator
 from chunkflow_py.pipeline.resampler import Resampler
@@ -144,6 +144,8 @@ class InputResampler(Resampler):
             used.
         processed: box of the image that the network processes (default: the whole image). If it is
             given, *rule* must be given.
+        mask: name of a chunk, and for each channel of the input whether only voxels at which this
+            chunk is not 0 are normalised (default: all voxels are normalised).
     """
 
     original: str = ""
@@ -151,6 +153,7 @@ class InputResampler(Resampler):
     warn_of_dtype: bool = False
     rule: Rule | None = None
     processed: BoundingBox | None = None
+    mask: tuple[str, tuple[bool, ...]] | None = None
     keeps_voxels: bool = field(default=False, init=False, metadata=HOOK)
     _grid: InputGrid = field(default_factory=InputGrid, init=False, repr=False)
 
@@ -268,6 +271,15 @@ class InputResampler(Resampler):
         source = as_channels(chunk.array, self.settings.num_input_channels)
         values = np.empty(source.shape, np.float32)
         self.settings.normalizer(source, values)
+        if self.mask is not None:
+            name, masked = self.mask
+            mask = task.chunk(name)
+            if mask.channels != 1:
+                msg = f"the mask {name} has {mask.channels} channels, but must have one"
+                raise ChunkError(msg)
+            outside = mask.cut(chunk.bbox).array.reshape(chunk.size) == 0
+            for channel, original in zip(np.flatnonzero(masked), source[list(masked)], strict=True):
+                np.copyto(values[channel], original, where=outside, casting="unsafe")
         return chunk.with_array(values.reshape(chunk.shape), chunk.voxel_offset)
 
 
@@ -444,6 +456,7 @@ def resampling_around(
     warn_of_dtype: bool = False,
     rule: Rule | None = None,
     processed: BoundingBox | None = None,
+    mask: tuple[str, tuple[bool, ...]] | None = None,
 ) -> tuple[Operator, Operator]:
     """Return the operators that resample the input and the outputs of a network.
 
@@ -456,15 +469,17 @@ def resampling_around(
         warn_of_dtype: see `InputResampler`.
         rule: see `InputResampler`; if given, *voxel_size_nm* and *method* are not used.
         processed: box of the image that the network processes; see `InputResampler`.
+        mask: chunk in which voxels are normalised; see `InputResampler`.
     """
     source, resampled, outputs = names
     original = f"{source} before it was resampled"
+    inputs = (source,) if mask is None else (source, mask[0])
     size_nm, factor = (voxel_size_nm, None) if rule is None else (None, UNIT_SCALE)
     before = InputResampler(size_nm, factor, method, source, resampled)
-    before.rule, before.processed = rule, processed
+    before.rule, before.processed, before.mask = rule, processed, mask
     before.original, before.settings, before.warn_of_dtype = original, settings, warn_of_dtype
     after = OutputResampler(settings, outputs, resampled, original, before.grid)
     return (
-        Operator(f"{label} (resample)", "compute", before, before, (source,), (resampled,)),
+        Operator(f"{label} (resample)", "compute", before, before, inputs, (resampled,)),
         Operator(f"{label} (resample back)", "compute", after, after, outputs, outputs),
     )

@@ -43,6 +43,7 @@ NEUTRAL = {"label", "parallel", "device", "lower_batch", "upload_log", "trust_we
 NEWER = {
     ("inference", "normalize_mean"): None,
     ("inference", "normalize_std"): None,
+    ("inference", "normalize_mask"): None,
     ("inference", "patch_precision"): "float32",
     ("inference", "resample"): None,
     ("inference", "affinity_order"): "xyz",

@@ -29,6 +29,8 @@ CROPPED = {
     "residual-cropped-resampled": ("residual", (0.7, 1.0, 1.3), ((1, 0), (3, 2), (2, 4))),
     "flat-cropped-resampled": ("flat", (1.0, 1.25, 0.8), ((3, 0), (1, 1), (0, 7))),
 }
+# The same, with normalisation inside the mask of the voxels other than 0, and of holes among them.
+MASKED = {"residual-masked": ("residual", (0.7, 1.0, 1.3), ((1, 0), (3, 2), (2, 4)))}
 
 
 def _resampling(name: str, seg: bool) -> dict[str, Any]:
@@ -158,10 +160,13 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def plans_of(case: str) -> dict[str, Any]:
-    """Return the content of plans.json."""
+def plans_of(case: str, *, masked: bool = False) -> dict[str, Any]:
+    """Return the content of plans.json; *masked* normalises every channel inside the mask."""
     described = CASES[case]
     name, configuration = described["configuration"]
+    if masked:
+        channels = len(configuration["use_mask_for_norm"])
+        configuration = configuration | {"use_mask_for_norm": [True] * channels}
     forward = described["transpose_forward"]
     return {
         "dataset_name": "Dataset001_Random",
@@ -202,12 +207,13 @@ def random_weights(network: torch.nn.Module, seed: int) -> dict[str, torch.Tenso
     return state
 
 
-def write_folder(path: Path, case: str, **changes: Any) -> Path:
+def write_folder(path: Path, case: str, *, masked: bool = False, **changes: Any) -> Path:
     """Write the folder of a trained model; return its path.
 
     Args:
         path: folder to create.
         case: key of `CASES`.
+        masked: normalise inside the mask of the voxels other than 0.
         changes: entries of the checkpoints to replace.
     """
     from chunkflow_py.inference.nnunet.ensemble import _class_of
@@ -215,7 +221,7 @@ def write_folder(path: Path, case: str, **changes: Any) -> Path:
 
     described = CASES[case]
     name = described["configuration"][0]
-    plans, dataset = plans_of(case), dataset_of(case)
+    plans, dataset = plans_of(case, masked=masked), dataset_of(case)
     path.mkdir(parents=True)
     (path / "plans.json").write_text(json.dumps(plans))
     (path / "dataset.json").write_text(json.dumps(dataset))
@@ -251,8 +257,13 @@ def write_folder(path: Path, case: str, **changes: Any) -> Path:
     return path
 
 
-def image_of(case: str, border: tuple[tuple[int, int], ...] | None = None) -> np.ndarray:
-    """Return the image, (c, z, y, x) uint8, without zeros, except in a border if there is one."""
+def image_of(
+    case: str, border: tuple[tuple[int, int], ...] | None = None, *, holes: bool = False
+) -> np.ndarray:
+    """Return the image, (c, z, y, x) uint8, without zeros but in a border and in *holes*.
+
+    With *holes*, zeros also enclose, open to the border, a corner of the other voxels.
+    """
     channels = len(dataset_of(case)["channel_names"])
     random = np.random.RandomState(7)
     image = random.randint(1, 256, (channels, *CASES[case]["size"])).astype(np.uint8)
@@ -265,4 +276,9 @@ def image_of(case: str, border: tuple[tuple[int, int], ...] | None = None) -> np
     cropped[(0, *(each.start for each in inside))] = 1
     cropped[0, :, inside[1].start] = 0
     cropped[(0, inside[0].start, inside[1].start, inside[2].start)] = 9
+    if holes:
+        z, y, x = (each.start for each in inside)
+        cropped[:, z + 2 : z + 5, y + 4 : y + 9, x + 3 : x + 6] = 0  # enclosed
+        cropped[:, z + 3, y + 12 : y + 14, x + 5 :] = 0  # open to the border
+        cropped[:, z + 5 :, y + 15 :, x + 8 :] = 0
     return cropped

@@ -20,8 +20,9 @@ from click.testing import CliRunner
 
 pytest.importorskip("dynamic_network_architectures", reason="needs the extra nnunet")
 
-from nnunet_models import CASES, CROPPED, RESAMPLED, STORED, image_of, write_folder
+from nnunet_models import CASES, CROPPED, MASKED, RESAMPLED, STORED, image_of, write_folder
 from rigs.build import RIGS
+from scipy.ndimage import binary_fill_holes
 
 from chunkflow_py.cli.main import cli, main
 from chunkflow_py.core.geometry import BoundingBox, BoxGrid, Zyx
@@ -62,8 +63,8 @@ def model(tmp_path, monkeypatch):
     """Return a function (case) that writes model folder, image and statistics into the cwd."""
     monkeypatch.chdir(tmp_path)
 
-    def write(case):
-        write_folder(Path(case), case)
+    def write(case, **more):
+        write_folder(Path(case), case, **more)
         image = image_of(case)
         with h5py.File("image.h5", "w") as file:
             file["main"], file["voxel_size"] = image, (NANOMETRES,) * 3
@@ -519,6 +520,81 @@ def test_tasks_of_cropped_images_write_the_bytes_of_one_task(name, offset, cropp
     assert line(*tasks, *load, *network, *save) == 0
     made = open_volume("zarr://out.zarr")
     np.testing.assert_array_equal(made.read(made.bounds).array, result("whole.h5"))
+
+
+@pytest.fixture
+def masked(model):
+    """Write a model that normalises inside a mask, and an image with holes; return options."""
+    case, size_mm, border = MASKED["residual-masked"]
+    folder, image = model(case, masked=True), image_of(case, border, holes=True)
+    size = [mm * NANOMETRES for mm in size_mm]
+    with h5py.File("image.h5", "w") as file:
+        file["main"], file["voxel_size"] = image, size
+    volume = ("--volume-path", "zarr://image.zarr")
+    save = ("--block-size", 4, 4, 4)
+    assert (
+        line("load-h5", "-f", "image.h5", "--voxel-size", *size, "save-volume", *volume, *save) == 0
+    )
+    tasks = ("generate-tasks", *volume, "--chunk-size", 4, 12, 8)
+    # The commands of docs/from-nnunet.md: zeros that are not connected to the border are holes.
+    assert line(*tasks, "load-zarr", "--store", "image.zarr", "nonzero-mask", "--inverse",
+                "connected-components", "--connectivity", 6,
+                "save-zarr", "--store", "zero-parts.zarr", *save) == 0  # fmt: skip
+    assert line("stitch-labels", "zero-parts.zarr", "zarr://zeros.zarr") == 0
+    assert line("filter-labels", "zeros.zarr", "zarr://holes.zarr", "--no-border") == 0
+    assert line(*tasks, "load-zarr", "--store", "zeros.zarr", "nonzero-mask",
+                "mask", "--volume-path", "holes.zarr", "--mip", 0, "--inverse",
+                "nonzero-mask", "--inverse",
+                "save-zarr", "--store", "mask.zarr", *save) == 0  # fmt: skip
+    load = (
+        "load-zarr",
+        "--store",
+        "mask.zarr",
+        "--output-name",
+        "mask",
+        "--expand-margin-size",
+        "auto",
+    )
+    assert line(*tasks, "load-zarr", "--store", "image.zarr", *load[:-2],
+                "compute-statistics", "-s", "counts", "--mask-name", "mask") == 0  # fmt: skip
+    assert line("sum-statistics", "counts", "--foreground", "--output", "statistics.json") == 0
+    more = ("--normalize-statistics", "statistics.json", "--normalize-mask", "mask")
+    return image, tasks, load, [*inference("plain", folder), *more]
+
+
+def test_voxels_are_normalised_inside_the_mask_as_nnunet_does(masked, outputs):
+    """The mask that tasks make is that of nnU-Net, with its holes; so are the logits of tasks."""
+    image, tasks, load, network = masked
+    mask = open_volume("mask.zarr")
+    wanted = binary_fill_holes((image != 0).any(axis=0))
+    np.testing.assert_array_equal(mask.read(mask.bounds).array.reshape(wanted.shape) != 0, wanted)
+    assert wanted.sum() > (image != 0).any(axis=0).sum()
+    network = [*network, "--output-kind", "logit"]
+    raw = ("load-zarr", "--store", "image.zarr")
+    assert line(*raw, *load[:-2], *network, "save-h5", "-f", "whole.h5") == 0
+    logits, _ = outputs("residual-masked")
+    np.testing.assert_allclose(result("whole.h5"), logits, rtol=0, atol=1e-5)
+    save = ("save-zarr", "--store", "out.zarr", "--block-size", 4, 4, 4)
+    assert line(*tasks, *raw, *load[-2:], *load, *network, *save) == 0
+    made = open_volume("out.zarr")
+    np.testing.assert_array_equal(made.read(made.bounds).array, result("whole.h5"))
+
+
+def test_a_mask_is_needed_or_refused(model):
+    """The error names the operator that makes the mask."""
+    model("residual", masked=True)
+    code, text = say("load-h5", "-f", "image.h5", *inference("residual", "residual"))
+    assert code == 2
+    assert "make the mask with nonzero-mask" in text
+    model("plain")
+    words = inference("plain", "plain", "--normalize-mask", "mask")
+    code, text = say("load-h5", "-f", "image.h5", *words)
+    assert code == 2
+    assert "model plain normalises all voxels; leave --normalize-mask out" in text
+    words = ("inference", "--framework", "identity", "--input-patch-size", 4, 4, 4)
+    code, text = say("load-h5", "-f", "image.h5", *words, "--normalize-mask", "mask")
+    assert code == 2
+    assert "only models of --framework nnunet normalise inside a mask" in text
 
 
 def test_a_foreground_of_another_image_is_refused(cropped):

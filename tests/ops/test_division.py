@@ -26,8 +26,9 @@ WARNS = {
     "rescale-intensity": "",
 }
 EACH_VOXEL = {
-    "channel-voting", "inverse", "mapto01", "mask", "multiply", "normalize-intensity", "quantize",
-    "relabel", "select-channels", "stretch-intensity", "threshold",
+    "channel-voting", "inverse", "mapto01", "mask", "multiply", "nonzero-mask",
+    "normalize-intensity", "quantize", "relabel", "select-channels", "stretch-intensity",
+    "threshold",
 }  # fmt: skip
 ASKS_FOR_A_MARGIN = {
     "detect-duplicate-post", "detect-points", "detect-post-synapses", "detect-pre-synapses",

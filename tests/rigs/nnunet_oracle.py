@@ -29,6 +29,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "inference"), str(Path(__file__)
 from nnunet_models import (  # noqa: E402
     CASES,
     CROPPED,
+    MASKED,
     RESAMPLED,
     dataset_of,
     image_of,
@@ -116,13 +117,14 @@ def main():
     torch.set_num_threads(1)
     write_checkpoint(target / "checkpoint_final.pth")
     cases = {case: (case, (1.0, 1.0, 1.0), None) for case in CASES}
-    cases |= {name: (*described, None) for name, described in RESAMPLED.items()} | CROPPED
+    cases |= {name: (*described, None) for name, described in RESAMPLED.items()}
+    cases |= CROPPED | MASKED
     for name, (case, spacing, border) in cases.items():
         described = CASES[case]
         with tempfile.TemporaryDirectory() as temporary:
-            folder = write_folder(Path(temporary) / "model", case)
+            folder = write_folder(Path(temporary) / "model", case, masked=name in MASKED)
             folds = tuple(int(fold) for fold in described["folds"])
-            image = image_of(case, border).astype(np.float32)
+            image = image_of(case, border, holes=name in MASKED).astype(np.float32)
             logits, labels = outputs(folder, folds, image, spacing=spacing)
         versions = np.array([f"{package} {version(package)}" for package in PACKAGES])
         np.savez_compressed(target / f"{name}.npz", logits=logits, labels=labels, versions=versions)

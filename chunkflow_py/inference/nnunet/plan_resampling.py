@@ -54,8 +54,8 @@ class PlanResampling:
         """Return the scale and the interpolation methods for an image.
 
         Args:
-            domain: box of the image that is processed, voxels of the image. Resampled voxels begin at
-                the corner of this box.
+            domain: box of the image that is processed, voxels of the image. Resampled voxels begin
+                at the corner of this box.
             size_nm: voxel size of the image, nanometres, zyx.
 
         Returns:

@@ -53,11 +53,14 @@ class Normalization:
             ``CTNormalization``.
         intensities: for each channel, a dict with ``mean``, ``std``, ``percentile_00_5`` and
             ``percentile_99_5`` of the foreground; empty if the scheme does not need these numbers.
+        masked: for each channel, whether only voxels inside a mask are normalised. The mask
+            consists of the voxels that are not 0 in any channel, and of the holes among them.
     """
 
     path: str
     schemes: tuple[str, ...]
     intensities: tuple[dict[str, float], ...]
+    masked: tuple[bool, ...] = ()
 
     @property
     def needs_statistics(self) -> bool:
@@ -414,20 +417,15 @@ def _normalization(
         )
         raise ModelError(msg)
     masks = found.get("use_mask_for_norm", [False] * channels)
-    for scheme, masked in zip(schemes, masks, strict=True):
+    # Other schemes ignore the mask.
+    pairs = zip(schemes, masks, strict=True)
+    masked = tuple(bool(mask) and scheme == "ZScoreNormalization" for scheme, mask in pairs)
+    for scheme in schemes:
         if scheme not in _SCHEMES:
             msg = (
                 f"model {path} normalises with {scheme}, but only {', '.join(_SCHEMES)} are "
                 "supported; change the scheme in a copy of plans.json to one that gives equal "
                 "values"
-            )
-            raise ModelError(msg)
-        if masked and scheme == "ZScoreNormalization":
-            msg = (
-                f"model {path} normalises with {scheme} inside a mask of non-zero voxels "
-                "(use_mask_for_norm), which is not supported; normalise the image before "
-                "inference, and set use_mask_for_norm to false and the scheme to NoNormalization "
-                "in a copy of plans.json"
             )
             raise ModelError(msg)
     key = "foreground_intensity_properties_per_channel"
@@ -446,4 +444,4 @@ def _normalization(
             )
             raise ModelError(msg)
         intensities.append({name: float(here[name]) for name in needed if name in here})
-    return Normalization(path, schemes, tuple(intensities))
+    return Normalization(path, schemes, tuple(intensities), masked)
