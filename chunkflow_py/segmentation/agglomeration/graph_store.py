@@ -366,7 +366,7 @@ def checked_columns(address: str, **by_type: list[NDArray[Any]]) -> list[NDArray
 
 
 def _damage(address: str, why: str) -> VolumeError:
-    return VolumeError(f"{address} is damaged: {why}; run the task that writes it again")
+    return VolumeError(f"{address} is damaged: {why}; run the task that writes the file again")
 
 
 def _key(box: BoundingBox, level: int | None) -> str:

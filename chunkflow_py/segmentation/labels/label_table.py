@@ -2,8 +2,8 @@
 
 ```
 URL/table.json          the first id of each piece, checksums, and the number of entries
-URL/000000.npy          (n, 2) uint64, sorted by old id: old id, new id
-URL/000001.npy
+URL/000000.npy          the first piece, (n, 2) uint64, sorted by old id: old id, new id
+URL/000001.npy          the next piece, and so on
 ```
 
 The table lists only ids that change. The table is divided into pieces, one .npy file each. A task
