@@ -60,7 +60,7 @@ class SectionLevels:
 
     @property
     def place(self) -> str:
-        """Canonical form of the URL."""
+        """Canonical form of `url`: equal strings name the same folder or prefix."""
         return place_of(self.url)
 
     def limits_of(self, chunk: Chunk) -> list[list[tuple[int, int]]]:

@@ -71,7 +71,7 @@ class ChunkGrid:
 
     @classmethod
     def of(cls, domain: BoundingBox, size: Zyx, bits: int | None = None) -> ChunkGrid:
-        """Return the grid of a volume.
+        """Return the division of the volume *domain* into chunks of *size* voxels.
 
         Args:
             domain: bounds of the volume, voxels.

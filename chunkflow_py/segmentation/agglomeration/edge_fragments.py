@@ -1,4 +1,4 @@
-"""Fragments: components of the edges that a local rule chooses.
+"""Fragments: groups of voxels that are connected by edges; a local rule chooses the edges.
 
 ```
 affinity   a voxel chooses its best edge, and every edge that reaches --aff-threshold-high

@@ -38,7 +38,7 @@ class Segments:
         self._ids, self._names = smallest_of_sets(pairs)
 
     def __call__(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the segments of *ids*; an id without a pair is a segment of its own."""
+        """Return the segment id of each of *ids*; a fragment without a pair is a segment itself."""
         if not len(self._ids):
             return ids
         places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)

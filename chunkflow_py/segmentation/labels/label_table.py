@@ -1,4 +1,4 @@
-"""Label tables: for each id that a task has given to a label, the id of the whole object.
+"""Label tables: they map each id that a task has made to the id of the whole object.
 
 ```
 URL/table.json          the first id of each piece, checksums, and the number of entries
