@@ -204,7 +204,7 @@ class GraphStore:
         return self.settings
 
     def settings_below(self, box: BoundingBox, level: int, task_size: Zyx) -> GraphSettings:
-        """Read the settings from the first of the smaller boxes of which *box* consists.
+        """Read the settings that are stored with the first of the smaller boxes in *box*.
 
         Args:
             box: a box of level *level*.
