@@ -185,9 +185,9 @@ def named(error: BaseException) -> str:
 
 
 def as_error(error: BaseException, where: str) -> Exception:
-    """Return *error*, or a `ChunkflowError` in its place if it would end the process.
+    """Return *error*, or a `ChunkflowError` in place of an exception that would end the process.
 
-    For example, SystemExit would end the process.
+    For example, `SystemExit` would end the process.
 
     Args:
         error: any exception.

@@ -29,8 +29,8 @@ def clip_limits(
             the last intensity of *counts*.
 
     Returns:
-        The lower and the upper limit, in this order if the two fractions add up to less than 1.
-        Both limits are 0 if there are no voxels to count.
+        The lower and the upper limit. If the two fractions add up to less than 1, the lower limit
+        is not above the upper limit. Both limits are 0 if there are no voxels to count.
     """
     counted = np.cumsum(np.concatenate([[0], counts[1:]]))
     if counted[-1] == 0:

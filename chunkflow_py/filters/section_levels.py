@@ -41,7 +41,7 @@ class SectionLevels:
     """Clipping limits of whole sections, from the histograms below a URL.
 
     Attributes:
-        url: address of the folder or prefix.
+        url: address of the folder, or of the prefix in a bucket, that contains the histograms.
         lower_clip_fraction: fraction of the counted voxels to clip at the dark end.
         upper_clip_fraction: fraction of the counted voxels to clip at the bright end.
         per_section: true if limits are computed for each section, false if one pair of limits is
@@ -60,7 +60,7 @@ class SectionLevels:
 
     @property
     def place(self) -> str:
-        """Canonical form of the URL."""
+        """Canonical form of `url`: equal strings name the same folder or prefix."""
         return place_of(self.url)
 
     def limits_of(self, chunk: Chunk) -> list[list[tuple[int, int]]]:

@@ -149,7 +149,10 @@ def median(array: NDArray[Any], size: Sequence[int], mode: str) -> NDArray[Any]:
 
 
 def _median_of_three(array: NDArray[Any], axis: int, mode: str) -> NDArray[Any]:
-    """Return the medians along one axis: max(min(a, b), min(max(a, b), c))."""
+    """Return the median of each voxel and its two neighbours along *axis*.
+
+    The median of a, b and c is max(min(a, b), min(max(a, b), c)).
+    """
     from scipy import ndimage
 
     result = np.empty_like(array)

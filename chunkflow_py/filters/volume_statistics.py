@@ -123,7 +123,7 @@ class VolumeStatistics:
     """Reads the histograms that compute-statistics has stored below one URL.
 
     Attributes:
-        url: address of the folder or prefix.
+        url: address of the folder, or of the prefix in a bucket, that contains the histograms.
         time: time index of the tasks whose histograms are read (default: those of all tasks).
     """
 

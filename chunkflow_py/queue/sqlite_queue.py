@@ -1,12 +1,14 @@
 """A queue in a SQLite file, for the processes of one machine.
 
 ```
-send -> waiting (never received) -receive-> taken (leased or released, until `ends`) -> gone
-                                                                               bury -> dead
+send -> waiting -- receive -> taken -- acknowledge -> (deleted)
+                                    -- bury --------> dead
 ```
 
-Messages that were never received are in the table `waiting`, which needs no index: messages are
-appended at its end and taken from its front, at a cost that does not grow with their number.
+`waiting`, `taken` and `dead` are the tables of the file. A message that was never received is in
+`waiting`. This table needs no index: messages are appended at its end and taken from its front, at
+a cost that does not grow with their number. A message in `taken` is leased until the time `ends`.
+After a release, the message can be received again from the time `ends`.
 
 Sync policy: when `send` or `bury` returns, the messages or dead letters are on the disk (fsync).
 The other calls do not wait for the disk, but they are atomic, so the file stays consistent if a

@@ -12,7 +12,7 @@ MEAN_AFFINITY = "OneMinus<MeanAffinity<RegionGraphType, ScoreValue>>"
 
 
 def score_code(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return descriptions of the C++ code that `agglomerate` compiles and runs.
+    """Return a description of the C++ code that `agglomerate` compiles for a scoring function.
 
     Args:
         settings: arguments of `agglomerate`, of which only ``scoring_function`` is used.

@@ -250,11 +250,11 @@ def relabel(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Relabel segmentation and ground truth of a region, so that the scores are fair.
 
-    Both arrays are relabelled by 26-connected components. The reason is that two branches of one
-    neuron may be connected only outside of the region, so no method can know that the branches
-    belong together. Then each unlabelled voxel (0) of the segmentation gets the label of the
-    nearest segment. This makes methods that leave membranes unlabelled comparable with methods
-    that label membranes.
+    In both arrays, each 26-connected component of a label gets a label of its own. The reason is
+    that two branches of one neuron may be connected only outside of the region, so no method can
+    know that the branches belong together. Then each unlabelled voxel (0) of the segmentation gets
+    the label of the nearest segment. This makes methods that leave membranes unlabelled comparable
+    with methods that label membranes.
 
     Args:
         segmentation: (z, y, x) labels.
@@ -462,7 +462,7 @@ class Evaluator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse one JSON file for several tasks, and contingency tables of overlapping tasks."""
+        """Refuse a single JSON file for several tasks, and tables of tasks that overlap."""
         count = outline.task_count
         if self.json and self.json.endswith(".json") and count > 1:
             msg = (

@@ -13,13 +13,14 @@ next finer level. Vertices have 16-bit integer coordinates within their cell, an
 Draco.
 
 ```
-level 0     | | | | |     cells of chunk_shape, with all triangles
+level 0     | | | | |     cells of the size chunk_shape (see the format), with all triangles
 level 1     |   |   |     cells twice as long, with a quarter of the triangles
 level 2     |       |     one cell around the object
 ```
 
 A plane between two cells cuts a triangle into three triangles, or into two if a vertex lies on the
-plane:
+plane. For example, the triangle L, P, Q is cut at the new vertices a and b into L, a, b; a, P, Q;
+and a, Q, b:
 
 ```
      L                 L

@@ -78,7 +78,10 @@ def _from_swc(folder: ObjectFolder, names: Sequence[str]) -> dict[int, Skeleton]
         numbers = re.findall(r"[0-9]+", name)
         label = int(numbers[-1]) if numbers else 1
         if label in skeletons:
-            msg = f"{address} is a second file of object {label}; put a different id in each name"
+            msg = (
+                f"{address} is a second file of object {label}; put a different id in the name of "
+                "each file"
+            )
             raise VolumeError(msg)
         skeletons[label] = Skeleton.from_swc(data.decode("utf-8", "replace"), address)
     return dict(sorted(skeletons.items()))
@@ -112,8 +115,9 @@ def _transform(found: Any, url: str) -> list[float]:
         numbers = [float(value) for value in found if abs(value) < _FURTHEST_NM]
     if len(numbers) != 12:
         msg = (
-            f"the info file of {url} has the transform {bounded(str(found), 100)}; correct it to a "
-            f"list of twelve numbers between -{_FURTHEST_NM:g} and {_FURTHEST_NM:g}"
+            f"the info file of {url} has the transform {bounded(str(found), 100)}, which is not a "
+            f"list of twelve numbers between -{_FURTHEST_NM:g} and {_FURTHEST_NM:g}; correct the "
+            "transform"
         )
         raise VolumeError(msg)
     return numbers

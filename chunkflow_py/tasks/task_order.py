@@ -1,5 +1,7 @@
 """Orders of the boxes of a grid: raster, or along a space-filling curve.
 
+In this grid of 4 x 4 boxes, each number is the position of a box in the order:
+
 ```
 raster          morton          hilbert
 0  1  2  3      0  1  4  5      0  1 14 15
@@ -8,8 +10,9 @@ raster          morton          hilbert
 12 13 14 15    10 11 14 15      5  6  9 10
 ```
 
-Boxes with margins read some blocks of the volume several times. Along a curve, the boxes that share
-a block follow each other closely, so the block is often still in the cache.
+Tasks that load a margin around their box read some blocks of the volume several times. Along a
+curve, the boxes that share a block follow each other closely, so the block is often still in the
+cache.
 
 The order is computed, not stored: recursive subdivision of the grid finds the box with a given
 number in O(log n) steps. The extents of the grid need not be powers of two. The order depends only

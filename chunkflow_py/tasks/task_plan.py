@@ -6,7 +6,7 @@ In this example of a plan over a grid of six boxes, the tasks are 2 and 5:
 grid        0   1   2   3   4   5        number of each box: its position in raster order
 kept        0       2   3       5        a mask or regions of interest exclude boxes 1 and 4
 order       0 -> 2 -> 5 -> 3             order of the tasks: along a curve, or by number
-indexes          2 -> 5                  positions 1 and 2 of this order; the first is position 0
+indexes          2 -> 5                  positions 1 and 2 of this order (task 0 has position 0)
 ```
 
 With a time axis, the number of a task is time index * (boxes in the grid) + number of its box. A
@@ -118,9 +118,10 @@ class GridPlan:
         if self.kept is not None:
             if len(self.kept) != -(-total // 8) or self.kept[-1] >> ((total - 1) % 8 + 1):
                 msg = (
-                    f"the mask of a plan of {total} boxes needs {-(-total // 8)} bytes (one bit "
-                    f"for each box, unused bits 0), but it has {len(self.kept)} bytes, of which "
-                    f"the last is {self.kept[-1:].hex() or 'missing'}; make the plan again"
+                    f"the mask of a plan of {total} boxes must have {-(-total // 8)} bytes: one "
+                    f"bit for each box, and 0 in the unused bits of the last byte. This mask has "
+                    f"{len(self.kept)} bytes, of which the last is "
+                    f"{self.kept[-1:].hex() or 'missing'}; make the plan again"
                 )
                 raise GeometryError(msg)
             if _count(self.kept) == total:

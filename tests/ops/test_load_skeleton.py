@@ -70,7 +70,7 @@ def test_the_transform_of_the_info_is_applied():
 def test_a_transform_that_is_no_matrix_is_refused(transform):
     """One sentence of limited length, whatever a stranger writes into the info file."""
     precomputed("vol", transform=transform)
-    with pytest.raises(VolumeError, match="correct it to a list of twelve numbers") as refused:
+    with pytest.raises(VolumeError, match="not a list of twelve numbers") as refused:
         load_skeleton("vol")
     assert len(str(refused.value)) < 400
 

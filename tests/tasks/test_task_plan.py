@@ -177,7 +177,7 @@ def test_a_number_that_does_not_exist_has_no_region():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: GridPlan(NINE, kept=b"\xff"), "9 boxes .* it has 1 bytes"),
+        (lambda: GridPlan(NINE, kept=b"\xff"), "9 boxes .* This mask has 1 bytes"),
         (lambda: GridPlan(NINE, kept=b"\xff\x02"), "of which the last is 02"),
         (lambda: GridPlan(NINE, indexes=range(10)), "the plan has 9 tasks, 0 to 8"),
         (lambda: GridPlan(NINE, indexes=range(0, 9, 2)), "the plan has 9 tasks, 0 to 8"),

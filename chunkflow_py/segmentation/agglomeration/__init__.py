@@ -8,10 +8,11 @@ affinities -> edge_affinities   integers on the edges between voxels
            -> hierarchy         all merges in order; segments at a threshold; small segments
 ```
 
-A region is a fragment, or several fragments that have been merged. Mean-affinity agglomeration
-repeatedly merges the two touching regions whose common edges have the greatest mean affinity, until
-no mean reaches a threshold. This greedy algorithm needs the whole volume. This package computes
-exactly the result of the greedy algorithm, for any division into tasks, because
+An edge joins two neighbouring voxels, and has an affinity. A region is a fragment, or several
+fragments that have been merged. Mean-affinity agglomeration is a greedy algorithm. In each step, it
+merges the two touching regions for which the edges between the two have the greatest mean affinity.
+It ends when no mean reaches a threshold. This algorithm needs the whole volume. This package
+computes exactly the result of this algorithm, for any division into tasks, because
 
 * all sums are integers;
 * contacts have one total order: the better of two contacts has the greater mean affinity. If the

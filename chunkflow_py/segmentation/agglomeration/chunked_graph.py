@@ -71,7 +71,7 @@ class ChunkGrid:
 
     @classmethod
     def of(cls, domain: BoundingBox, size: Zyx, bits: int | None = None) -> ChunkGrid:
-        """Return the grid of a volume.
+        """Return the division of the volume *domain* into chunks of *size* voxels.
 
         Args:
             domain: bounds of the volume, voxels.
@@ -96,7 +96,7 @@ class ChunkGrid:
         if grid.number_bits < 1 or size.product() >= 1 << grid.number_bits:
             msg = (
                 f"{bits} spatial bits leave {max(0, grid.number_bits)} bits for the supervoxels of "
-                f"a chunk, too few for the {size} voxels (zyx) of a chunk; give a smaller "
+                f"a chunk, which are too few for a chunk of {size} voxels (zyx); give a smaller "
                 "--spatial-bits or a larger --graph-chunk-size"
             )
             raise OptionError(msg)
@@ -120,8 +120,8 @@ class ChunkGrid:
             if low[axis] % self.size[axis] or (high[axis] % self.size[axis] and not at_end):
                 msg = (
                     f"the task {box} divides chunks of size {self.size} along {name}; the chunks "
-                    f"begin at {self.domain.start} (zyx, voxels); make tasks of whole chunks, such "
-                    f"as generate-tasks --chunk-size {' '.join(map(str, self.size))}"
+                    f"begin at {self.domain.start} (zyx, voxels); make tasks of whole chunks, for "
+                    f"example with generate-tasks --chunk-size {' '.join(map(str, self.size))}"
                 )
                 raise GeometryError(msg)
         first, last = low // self.size, (high + self.size - 1) // self.size
@@ -130,7 +130,7 @@ class ChunkGrid:
             yield Zyx(*place), BoundingBox(start, start + self.size).intersection(self.domain)
 
     def base(self, place: Zyx) -> int:
-        """Return the lowest id of the chunk with the coordinates *place*, zyx; no voxel has it."""
+        """Return the id with number 0 in the chunk at *place*, zyx; no supervoxel has this id."""
         z, y, x = (int(n) for n in place)
         packed = (((_SUPERVOXELS << self.bits | x) << self.bits | y) << self.bits) | z
         return packed << self.number_bits
@@ -190,8 +190,9 @@ class ChunkEdges:
         in_chunk: edges between supervoxels of the chunk, the smaller id first.
         cross_chunk: edges to other parts of the same fragment, in neighbouring chunks.
         between_chunk: edges to parts of other fragments, in neighbouring chunks.
-        components: for each segment, the ids of its supervoxels in this chunk, and of its
-            supervoxels in neighbouring chunks that have an edge to a supervoxel of this chunk.
+        components: for each segment, the ids of two kinds of its supervoxels: the supervoxels in
+            this chunk, and those in neighbouring chunks that an edge joins to a supervoxel of this
+            chunk.
     """
 
     in_chunk: Edges

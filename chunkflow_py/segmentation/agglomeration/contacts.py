@@ -79,8 +79,8 @@ class Contacts:
         equal are left out.
 
         Args:
-            is_directed: whether (a, b) and (b, a) are two pairs, so that the order of the ids in
-                a row is unchanged.
+            is_directed: whether (a, b) and (b, a) count as two different pairs. If so, the two ids
+                of a row keep their order.
 
         Raises:
             ChunkError: a contact has more than `MOST_EDGES` edges.

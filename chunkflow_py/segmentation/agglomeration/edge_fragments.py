@@ -1,4 +1,4 @@
-"""Fragments: components of the edges that a local rule chooses.
+"""Fragments: groups of voxels that are connected by edges; a local rule chooses the edges.
 
 ```
 affinity   a voxel chooses its best edge, and every edge that reaches --aff-threshold-high
@@ -54,9 +54,11 @@ class FragmentRule:
             a chosen edge between two voxels inside a cell.
         high: ``affinity``: edges of at least this affinity are chosen. ``distance``: a voxel is
             inside a cell if the mean affinity of its edges is at least this.
-        cap: largest squared distance, in the unit of `weights`; longer distances are cut off.
+        cap: ``distance``: limit of the squared distance between a voxel and the nearest membrane
+            or cell, in the unit of `weights`. Longer distances count as *cap*.
         weights: squared length of a step along z, y and x, relative to the shortest step.
-        smoothing: how often distances are smoothed with the weights 1, 2, 1 along each axis.
+        smoothing: ``distance``: how often the distances are smoothed with the weights 1, 2, 1 along
+            each axis.
     """
 
     method: FragmentMethod = "distance"

@@ -5,7 +5,8 @@ the FIB-25 volume, with the affinities of the shipped network, --fragments dista
 --max-threshold 0.95. A box of 13 x 32 x 32 to 100 x 250 x 250 voxels has 0.18 * voxels ** 0.75
 contacts there, within 30 %. The exponent is below 1 because a larger box has a smaller share of
 regions that continue outside of the box. `make bench-segment` fills a larger volume with copies of
-these affinities. Cells end where two copies meet, so a box has 1.6 to 2.3 times as many contacts.
+these affinities. Cells end where two copies meet, so a box of this volume has 1.6 to 2.3 times as
+many contacts as the formula gives.
 """
 
 from __future__ import annotations

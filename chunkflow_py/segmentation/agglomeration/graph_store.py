@@ -1,4 +1,4 @@
-"""Storage of contacts, open graphs and merges, one object for each box.
+"""Storage of the contacts, graphs and merges of an agglomeration, one object for each box.
 
 ```
 URL/contacts/BOX.npz    contacts of fragments that a task counts, and sizes of its fragments
@@ -204,7 +204,7 @@ class GraphStore:
         return self.settings
 
     def settings_below(self, box: BoundingBox, level: int, task_size: Zyx) -> GraphSettings:
-        """Read the settings from the first of the smaller boxes of which *box* consists.
+        """Read the settings that are stored with the first of the smaller boxes in *box*.
 
         Args:
             box: a box of level *level*.
@@ -279,7 +279,7 @@ class GraphStore:
         return Merges(contact_columns(found, self._address(key), "merges_"))
 
     def read_graph(self, box: BoundingBox, level: int) -> OpenGraph:
-        """Return the graph that a box has left open."""
+        """Return the graph that remains in a box after its merges."""
         key = _key(box, level)
         tables = [f"{table}_{each}" for table in ("inside", "crossing") for each in _CONTACTS]
         found, address = self._get(key, *tables, *_OPEN), self._address(key)
@@ -290,7 +290,7 @@ class GraphStore:
         (face,) = checked_columns(address, uint8=[found["face"]])
         ascends = (names[0][1:] > names[0][:-1]).all() if len(names[0]) else True
         if len(face) != len(crossing) or max(face.max(initial=0), cut_face.max(initial=0)) >= FACES:
-            raise _damage(address, "a row has no face")
+            raise _damage(address, "the face number of a contact or fragment is missing or wrong")
         if not ascends or not np.isin(np.concatenate((crossing.first, cut)), names[0]).all():
             raise _damage(address, "a fragment has no region")
         return OpenGraph(inside, crossing, face, cut, cut_face, *names)
@@ -366,7 +366,7 @@ def checked_columns(address: str, **by_type: list[NDArray[Any]]) -> list[NDArray
 
 
 def _damage(address: str, why: str) -> VolumeError:
-    return VolumeError(f"{address} is damaged: {why}; run the task that writes it again")
+    return VolumeError(f"{address} is damaged: {why}; run the task that writes the file again")
 
 
 def _key(box: BoundingBox, level: int | None) -> str:

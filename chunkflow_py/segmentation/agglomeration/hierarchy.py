@@ -1,8 +1,8 @@
 """The hierarchy of all merges, its cut at a threshold, and the absorption of small segments.
 
 In the order of `Merges.sorted`, the mean affinities of the merges never rise. Therefore, the merges
-with a mean affinity of at least T are exactly the merges of a greedy algorithm that stops at T. A
-hierarchy that was made down to one T therefore contains the segmentations for all greater T.
+with a mean affinity of at least T are exactly the merges of a greedy algorithm that stops at T. So
+a hierarchy with all merges down to T contains the segmentations for T and for all greater values.
 
 Small segments are absorbed after the cut, in rounds. In each round, every small segment picks its
 best contact, all picked pairs are united at once, and the sums and sizes are computed again. The
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Segments:
-    """Maps the id of a fragment to the id of its segment: the smallest id of the fragments in it.
+    """Maps the id of a fragment to the id of its segment: the smallest fragment id in the segment.
 
     Args:
         pairs: (n, 2) ids of fragments; the two fragments of a pair belong to one segment.
@@ -38,7 +38,7 @@ class Segments:
         self._ids, self._names = smallest_of_sets(pairs)
 
     def __call__(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the segments of *ids*; an id without a pair is a segment of its own."""
+        """Return the segment id of each of *ids*; a fragment without a pair is a segment itself."""
         if not len(self._ids):
             return ids
         places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
@@ -46,7 +46,7 @@ class Segments:
 
     @property
     def changes(self) -> NDArray[np.uint64]:
-        """(n, 2): ids of fragments that differ from their segment's id (ascending), segment ids."""
+        """Fragment id (ascending) and segment id, (n, 2), of the fragments whose two ids differ."""
         changed = self._ids != self._names
         return np.stack((self._ids[changed], self._names[changed]), axis=1)
 

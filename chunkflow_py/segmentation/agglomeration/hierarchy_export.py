@@ -3,7 +3,7 @@
 ```
 URL/export.json            what is exported, and the checksums of all other files
 URL/fragments-000000.npz   the columns of the first fragments (supervoxels)
-URL/fragments-000001.npz   those of the next ones, and so on
+URL/fragments-000001.npz   the columns of the next fragments, and so on
 URL/edges-000000.npz       the columns of the pairs of fragments that touch
 URL/merges-000000.npz      the columns of all merges of the hierarchy
 ```

@@ -53,8 +53,8 @@ def connected_components(
         voxels = above(voxels, threshold)
     elif voxels.dtype.kind not in "biu":
         msg = (
-            f"voxels of type {voxels.dtype} are a map, not a mask or a segmentation; "
-            "give --threshold, the value above which voxels are foreground"
+            f"voxels of type {voxels.dtype} are intensities or probabilities, not a mask or a "
+            "segmentation; give --threshold, the value above which voxels are foreground"
         )
         raise ChunkError(msg)
     if voxels.size == 0:

@@ -117,11 +117,12 @@ def put_table(
 
 
 def read_tables(url: str) -> tuple[Contingency, dict[str, Any]]:
-    """Return the sum of all contingency tables below *url*, and their coverage of the domain.
+    """Return the sum of all contingency tables below *url*, and how much of the volume they cover.
 
     Returns:
         The sum, and a dictionary: ``tasks`` is the number of tasks; ``coverage`` is the fraction of
-        the domain that these tasks cover, 0 to 1, or ``None`` if the domain is unknown.
+        the volume that these tasks cover, 0 to 1, or ``None`` if the bounds of the volume are
+        unknown.
 
     Raises:
         VolumeNotFoundError: there are no tables below *url*.

@@ -1,4 +1,4 @@
-"""Sums of many numbers without rounding, so that they do not depend on the order of the summands.
+"""Sums without rounding: the sums do not depend on the order of the summands.
 
 Each sum is a row of digits to base 2^16, lowest first, in int64:
 

@@ -1,9 +1,9 @@
-"""Label tables: for each id that a task has given to a label, the id of the whole object.
+"""Label tables: they map each id that a task has made to the id of the whole object.
 
 ```
 URL/table.json          the first id of each piece, checksums, and the number of entries
-URL/000000.npy          (n, 2) uint64, sorted by old id: old id, new id
-URL/000001.npy
+URL/000000.npy          the first piece, (n, 2) uint64, sorted by old id: old id, new id
+URL/000001.npy          the next piece, and so on
 ```
 
 The table lists only ids that change. The table is divided into pieces, one .npy file each. A task

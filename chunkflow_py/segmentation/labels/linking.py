@@ -125,7 +125,8 @@ class TouchLinker:
         if self._values is not None and self._values.bounds != self._labels.bounds:
             msg = (
                 f"{self.values_url} has the bounds {self._values.bounds}, but {self.url} has "
-                f"{self._labels.bounds} (zyx, voxels); give --values-path the labelled volume"
+                f"{self._labels.bounds} (zyx, voxels); give --values-path the segmentation from "
+                "which the labels were made"
             )
             raise GeometryError(msg)
 

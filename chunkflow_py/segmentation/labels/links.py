@@ -1,4 +1,4 @@
-"""Links: pairs of labels of neighbouring tasks that belong to one object.
+"""Links: pairs of labels, one from each of two neighbouring tasks, that belong to one object.
 
 Labels of connected components are linked by touch. At each of its three lower faces, a task reads
 the planes of voxels on both sides of the face. For connectivity 18 and 26, the planes extend one
@@ -294,7 +294,7 @@ def encoded(**arrays: NDArray[Any]) -> bytes:
 def decoded(
     data: bytes | None, address: str, *names: str, most: int = ARRAYS_BYTES
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays *names* of an npz file, by name; nothing is unpickled.
+    """Return the arrays of an npz file with the given *names*, by name; nothing is unpickled.
 
     Args:
         data: content of the file; ``None`` if it is missing.

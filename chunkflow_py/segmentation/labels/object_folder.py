@@ -148,8 +148,8 @@ class ObjectFolder:
         Args:
             name: name of the file.
             change: function of the old content (``None`` if the file does not exist) that returns
-                the new content. The function must not modify the old content. It is called again
-                if another process has changed the file in between.
+                the new content. The function must not modify the old content. The function is
+                called again if another process has changed the file in between.
         """
         if (old := self.read_json(name)) is not None and change(old) == old:
             return

@@ -68,7 +68,7 @@ class ObjectMeasures:
         return dict(vars(self))
 
     def part(self, chosen: NDArray[np.bool_]) -> ObjectMeasures:
-        """Return the measures of some of the objects."""
+        """Return the measures of the objects for which *chosen*, (n,) bool, is true."""
         return ObjectMeasures(**{name: array[chosen] for name, array in self.arrays().items()})
 
 

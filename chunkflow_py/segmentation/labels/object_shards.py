@@ -3,7 +3,7 @@
 ```
 seg/mesh_mip_0_err_40/ID:0:BOX          fragments, in any number of files for each object
 seg/mesh_mip_0_err_40_sharded/info      {"@type": ..., "sharding": {...}}
-seg/mesh_mip_0_err_40_sharded/0.shard   | shard index | data, entry ... | minishard indices |
+seg/mesh_mip_0_err_40_sharded/0.shard   | shard index | objects | minishard indices |
 ```
 
 The hash divides the objects evenly, whatever their ids are. Each task writes one whole shard. The

@@ -176,8 +176,8 @@ def check_labels(labels: NDArray[Any]) -> None:
     """
     if labels.dtype.kind not in "bui":
         msg = (
-            f"voxels of type {labels.dtype} are a map, not labels of objects; run "
-            "connected-components or agglomerate first"
+            f"voxels of type {labels.dtype} are intensities or probabilities, not labels of "
+            "objects; run connected-components or agglomerate first"
         )
         raise ChunkError(msg)
 
