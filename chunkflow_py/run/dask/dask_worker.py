@@ -327,7 +327,7 @@ class _SharedPipeline(Listener):
         profile: compute profile (backend, device, threads and precision) as one line.
         records_attempts: whether the ledger must record each attempt before the attempt begins.
         has_ended: whether the pipeline no longer accepts tasks.
-        registration: records of this process as a worker of the step.
+        registration: stores the records of this process, which counts as a worker of the run.
 
     Raises:
         OptionError: the command line is wrong, or this machine would compute different bytes than

@@ -5,8 +5,9 @@ jobs -> ready ---------> process 0: a b c     as many tasks as the pipeline acce
         alone ---------> process 1: d         one task at a time
 ```
 
-If a worker process dies with exactly one task running, that task is blamed. If several tasks were
-running, no task is blamed, and each of them is retried alone.
+The two queues are tasks for any process (``ready``) and tasks that must not share a process
+(``alone``). If a worker process dies with exactly one task running, that task is blamed. If several
+tasks were running, no task is blamed, and each of them is retried alone.
 """
 
 from __future__ import annotations
