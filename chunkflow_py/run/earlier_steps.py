@@ -84,7 +84,7 @@ def expect_outputs(steps: Iterable[EarlierStep]) -> None:
 
 
 def place_of(output: Output) -> str:
-    """Return the address of an output, written in the same way as in `WritesTo.destination`."""
+    """Return the address of an output in the form of `WritesTo.destination`, for comparisons."""
     if output.kind != "volume":
         return output.url
     return level_name(Location.parse(output.url), output.mip)

@@ -121,8 +121,8 @@ class Journal:
 
         Args:
             most_segments: maximum number of segments to return.
-            most_left: return only as many segments as needed to leave at most this number of
-                entries in the segments that are not returned.
+            most_left: stop as soon as the segments that are not returned have at most this number
+                of entries in all.
         """
         by_segment = self._paths_by_segment()
         sizes = {

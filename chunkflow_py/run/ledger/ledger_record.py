@@ -505,8 +505,8 @@ def _damaged(text: str | bytes, error: Exception) -> DamagedRecordError:
     line = text.decode(errors="replace") if isinstance(text, bytes) else text
     msg = (
         f"a record of the ledger is damaged ({type(error).__name__}: {error}): "
-        f"{line[:80]!r}; restore the ledger from a copy of the run, or read it with the version "
-        "of chunkflow_py that wrote it"
+        f"{line[:80]!r}; restore the ledger from a copy of the run, or use the version of "
+        "chunkflow_py that wrote the record"
     )
     return DamagedRecordError(msg)
 

@@ -493,7 +493,11 @@ class Segment:
         return replace(self, header=header, body=self.body + packed)
 
     def without(self, numbers: Collection[int]) -> Segment:
-        """Return a segment without the entries of tasks *numbers*; add 1 to their generations."""
+        """Return a segment without the entries of the tasks *numbers*.
+
+        The generation of each of these tasks is increased by 1, so that entries of earlier
+        generations in the journal are ignored.
+        """
         generations = dict(self.header.generations)
         for number in numbers:
             position = number - self.first

@@ -473,7 +473,8 @@ class WorkerPool:
         self._seats[process.number].failed_starts = 0
 
     def exited(self, process: WorkerProcess) -> None:
-        """Determine why a process has ended; blame a task if it is at fault, and retry all others.
+        """Determine why a process has ended; blame a task at fault, and retry the process's other
+        tasks.
 
         Raises:
             OptionError: the command line is wrong.
