@@ -1,10 +1,10 @@
 """A worker of a pool: works on the runs below one prefix, by strict priority.
 
 ```
-every look:  list the runs --> the highest priority first, then by name --> does it have a task?
-                                                                                 |
-             work on it until it has no waiting task, is paused, or <------------'
-             a run of higher priority has a waiting task
+list the runs -> sort by priority, then by name -> choose the first run that has a waiting task
+      ^                                                               |
+      '-- work on this run until it has no waiting task, is paused, <-'
+          or a run of higher priority has a waiting task
 ```
 
 To choose a run, a worker lists the names of the runs (one request), and reads the priority of each
