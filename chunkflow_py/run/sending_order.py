@@ -46,8 +46,8 @@ def set_sending_order(run: RunDirectory, step: StepPipeline, exchange: str, work
 
     A single worker computes each patch once in any order, and receives tasks in raster order. In
     this order, the worker's cache already contains about two fifths of the blocks that a task
-    reads, more than in checkerboard order. With several workers, this matters less than the
-    patches, because a worker reads blocks while the network runs.
+    reads, more than in checkerboard order. With several workers, the cache matters less than the
+    number of computed patches, because a worker reads blocks while the network runs.
 
     Args:
         run: run directory, which contains the spec.

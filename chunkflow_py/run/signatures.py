@@ -61,7 +61,7 @@ class SigningKey:
 
 
 class TrustedKeys:
-    """Trusted public keys: code of a run may execute here only if one of them has signed the run.
+    """Public keys; a run may execute code here only if one of these keys has signed the run.
 
     Args:
         path: PEM file with one or more Ed25519 public keys.

@@ -180,7 +180,10 @@ class _Checks:
             yield record, *self._checked(record)
 
     def attempts(self, record: Record) -> Iterator[Attempt]:
-        """Yield the other attempts on a task, except those that wrote outside of the outputs."""
+        """Yield the attempts on the task of *record*, except the attempt that made *record*.
+
+        Attempts that wrote outside of the outputs are left out, too.
+        """
         for attempt in self._ledger.attempts(record.number):
             written = attempt.record.written if attempt.record else ()
             is_inside = self._coverage is None or all(

@@ -496,7 +496,7 @@ class Dispatcher:
                 self._retry(sent.number, self._order.limits.delay_s)
 
     def _decide(self, sent: _SentTask, task: TaskNotEnded) -> None:
-        """Count a failure, or retry without counting it, as the failure policy decides."""
+        """Count a failure, or retry the task without counting, as the failure policy decides."""
         decision = self._policy.decide(sent.number, task.fault, task.worker, is_alone=task.is_alone)
         match decision.action:
             case "count":

@@ -473,7 +473,7 @@ class WorkerPool:
         self._seats[process.number].failed_starts = 0
 
     def exited(self, process: WorkerProcess) -> None:
-        """Determine why a process has ended; blame a task at fault, and retry its other tasks.
+        """Determine why a process has ended, blame a task at fault, and retry the other tasks.
 
         Raises:
             OptionError: the command line is wrong.
