@@ -1,15 +1,17 @@
-"""Coverage: the objects that the record of a task must name.
+"""Coverage: the objects (blocks, shards and files) that the record of a finished task must name.
 
 ```
-spec     outputs: address, changes from a task's box to the saved box, checksums of metadata
+plan     region of the task
            |
-plan  -> region of a task -> saved box -> write units that it touches -> their addresses
-                                                                               |
-ledger   the record of the task names each of them, as stored or as omitted  <-+
+spec       +- box that the task saves to an output -> blocks or shards that this box touches
+                                                              |
+ledger   record of the task: names each of these objects, <---+
+                             as stored or as omitted because it is empty
 ```
 
-The expected objects are derived from the spec and the plan alone, not from what workers report.
-A record that does not name all of them is therefore detected.
+The expected objects are derived from the spec and the plan alone, not from what workers report. A
+record that does not name all expected objects is therefore detected. The spec also contains
+checksums of the metadata of each output, which this module compares with the stored metadata.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ _SKIPS_STORED = {"skip-task-by-blocks-in-volume", "skip-task-by-file"}
 
 
 def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
-    """Return what the operators of a pipeline write, without checksums of metadata documents.
+    """Return the outputs of a pipeline's operators; `StepOutput.documents` is left empty.
 
-    The checks of the pipeline must have passed. Call `with_documents` to add the checksums when the
-    output volumes exist.
+    The checks of the pipeline must have passed. When the output volumes exist, call
+    `with_documents` to add the checksums of their metadata documents.
 
     Raises:
         ChunkflowError: the address of an output is invalid.
@@ -135,8 +137,8 @@ class Coverage:
             with this SHA-256, or ``None`` if the copy is lost.
         copies: address of the folder that contains the run's copies of metadata documents; named in
             messages.
-        operators: names of the operators of the step; some operators skip tasks whose output is
-            already stored.
+        operators: names of the operators of the step. These names show whether the step skips tasks
+            whose output is already stored.
     """
 
     def __init__(

@@ -118,7 +118,7 @@ def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> boo
 def _readers(
     run: RunDirectory, step: RunStep, make_pipeline: MakeSourcedPipeline, places: list[ArrayAddress]
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
-    """Return the loaders that read at *places*, with their task boxes and the addresses they read.
+    """Return the loaders that read at the addresses *places*, each with its boxes and its address.
 
     Return ``None`` if an operator that is not a loader may read at *places*, because the boxes that
     such an operator reads are unknown. Any plugin counts as such an operator. Plugins are not

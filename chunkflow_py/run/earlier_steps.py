@@ -1,10 +1,13 @@
-"""Detection of lost output of an earlier step when a later step reads it.
+"""Detect, when a step reads the output of an earlier step, that a part of this output was lost.
 
-```
-absent write unit -> its task, from the plan of the earlier step -> the record of the task:
-    no task of that step, skipped, or omitted as empty      read as the fill value
-    anything else                                           lost: an error, whatever the options
-```
+A write unit (block or shard) that is not stored may have been left out on purpose, or may be lost.
+The plan of the earlier step shows which task writes the unit. The record of this task decides:
+
+| task that writes the unit              | what reading the unit does                           |
+|----------------------------------------|------------------------------------------------------|
+| no task of the earlier step            | yields the fill value                                |
+| skipped, or has omitted the empty unit | yields the fill value                                |
+| any other record, or no record         | raises an error, even if absent blocks may be filled |
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ def expect_outputs(steps: Iterable[EarlierStep]) -> None:
 
 
 def place_of(output: Output) -> str:
-    """Return the address of an output, written in the same way as in `WritesTo.destination`."""
+    """Return the address of an output in the form of `WritesTo.destination`, for comparisons."""
     if output.kind != "volume":
         return output.url
     return level_name(Location.parse(output.url), output.mip)

@@ -1,14 +1,15 @@
-"""The exchange of a run: a store of the parts of patches that its tasks pass to each other.
+"""The exchange of a run: a store through which tasks pass parts of patches to each other.
 
 ```
 <exchange>/<step>-<hash>/<consumer>/<label>-<producer>
 ```
 
-An object contains the parts that task <producer> stored for task <consumer>. The <label> is the
-beginning of a hash of network, weights, compute profile and so on; see
-`chunkflow_py.inference.patch_exchange`. The exchange is the folder ``exchange`` in the run
-directory, or a folder at another URL, for example on a disk that all workers share. The file
-``exchange.json`` in the run directory contains the `ExchangeSettings`.
+A part is the network's output on the voxels of a patch that lie in the box of another task, so that
+this other task need not compute the patch; see `chunkflow_py.inference.patch_exchange`. An object
+contains the parts that task <producer> stored for task <consumer>. The <label> is the beginning of
+a hash of network, weights, compute profile and so on. The exchange is the folder ``exchange`` in
+the run directory, or a folder at another URL, for example on a disk that all workers share. The
+file ``exchange.json`` in the run directory contains the `ExchangeSettings`.
 
 The exchange only saves time. Workers compute all parts that are missing. If the store fails, the
 exchange ends, but no task fails. When a task is recorded, the objects for this task are removed.
@@ -288,7 +289,7 @@ class RunParts:
         """Do nothing, because the task may need its objects again until it is recorded."""
 
     def close(self) -> None:
-        """Wait up to `_CLOSE_S` seconds for pending writes; drop all objects that remain."""
+        """Wait up to `_CLOSE_S` seconds for pending writes; do not write the remaining objects."""
         wait(self._writes, _CLOSE_S)
         self._writers.shutdown(cancel_futures=True)
 

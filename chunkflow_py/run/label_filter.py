@@ -68,7 +68,7 @@ class LabelFilter:
 
     @cached_property
     def objects(self) -> ObjectTable:
-        """The objects of the source."""
+        """The measurement of all objects of the source."""
         return ObjectTable(
             self.source,
             self.place,
@@ -113,7 +113,7 @@ class LabelFilter:
         return small, large, none if self.keep_border else outer.any(axis=1)
 
     def copying(self) -> Relabelling:
-        """Return the conversion that fills the copy; `choose` must have been called."""
+        """Return the conversion that writes the copy; `choose` must have been called before."""
         return Relabelling(
             self.source,
             self.target,

@@ -30,7 +30,7 @@ def parsed(content: bytes | None) -> Any:
 
 
 def difference(recorded: Any, current: Any, place: str = "", *, is_open: bool = True) -> str | None:
-    """Return a phrase about the first forbidden change of a document; ``None`` without a change.
+    """Return a phrase about the first forbidden change of a document; ``None`` if there is none.
 
     Args:
         recorded: value from the recorded document.

@@ -61,8 +61,8 @@ class ObjectTable:
         image: URL of a volume of intensities with the same voxels, or ``None``.
         channels: channels of the image, in this order; ``None`` for all.
         mip: level of both volumes.
-        task_size: box size of the tasks, voxels, zyx; ``None`` for whole blocks of about 64 MiB in
-            all.
+        task_size: box size of the tasks, voxels, zyx. With ``None``, a box consists of whole
+            blocks, about 64 MiB per box.
         overwrite: whether to delete existing measures.
         opening: options with which the volumes are opened.
     """
@@ -239,9 +239,9 @@ class ObjectTable:
         expected = (image.channels or 1) if self.channels is None else len(self.channels)
         if measured != expected:
             msg = (
-                f"{place} has intensities of {measured} channels, but --image {self.image} has "
-                f"{expected}; measure again with --image-name and the same --channels, or leave "
-                "--image out"
+                f"{place} has intensities of {measured} channels, but {expected} channels of "
+                f"--image {self.image} are selected; repeat measure-labels with --image-name and "
+                "the same --channels, or omit --image"
             )
             raise OptionError(msg)
 

@@ -214,8 +214,9 @@ def _queue_of(run: RunDirectory, *, create: bool = False) -> Queue:
 def _begun(run: RunDirectory) -> Iterator[RunStep]:
     """Yield the steps that have begun.
 
-    A step has begun if its tasks were sent, if it is reused from another run, or if the previous
-    step is closed. The last condition is needed for runs on Dask, which send no tasks.
+    A step has begun if its tasks were sent, if the step is reused from another run, or if all tasks
+    of the previous step have ended. The last condition is needed for runs on Dask, which send no
+    tasks.
     """
     previous_is_closed = True
     for step in run.spec.steps:

@@ -446,7 +446,7 @@ class RunDirectory:
         """Reopen the stale tasks of a step (see `stale`), whose input is now repaired.
 
         The repair has already reopened these tasks. But if a worker was running such a task at that
-        time, it may have recorded the task since then.
+        time, that worker may have recorded the task since then, with wrong input.
         """
         numbers = self.stale(step)
         if numbers:

@@ -3,11 +3,13 @@
 The hierarchy consists of the intermediate results of segmentation steps, such as graphs and edges.
 
 ```
-mark --> hierarchy, exchange, queue --> everything of the run directory but the spec --> spec, mark
+store a mark -> remove hierarchy, exchange, queue
+             -> remove the run directory, except spec and mark -> remove spec and mark
 ```
 
-If a removal is interrupted, the next removal completes it. The mark (a file in the run directory)
-shows that a removal has begun. The spec is removed last, because it lists what to remove.
+The mark is a file in the run directory, which shows that a removal has begun. If a removal is
+interrupted, the next removal completes it. The spec is removed last, because the spec lists what to
+remove.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class Part:
 
 @dataclass
 class Removal:
-    """What `carry_out` will remove.
+    """The list of everything that `carry_out` will remove.
 
     Args:
         run: the run.
@@ -146,7 +148,7 @@ class Removal:
                 raise OptionError(msg)
 
     def carry_out(self) -> None:
-        """Remove everything."""
+        """Remove exchange and hierarchy and, unless *expire* is set, the queue and the run."""
         store = self.run.store
         if not self.expire:
             store.put(_MARK, b"")

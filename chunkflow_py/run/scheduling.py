@@ -27,7 +27,7 @@ _LONGEST = 1024  # bytes
 
 @dataclass(frozen=True)
 class Scheduling:
-    """When workers take tasks of a run.
+    """The priority of a run in a pool of workers, and whether the run is paused.
 
     Attributes:
         priority: number from -1000 to 1000. The workers of a pool take tasks of the run with the

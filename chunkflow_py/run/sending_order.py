@@ -41,12 +41,13 @@ def set_sending_order(run: RunDirectory, step: StepPipeline, exchange: str, work
 
     The option ``generate-tasks --order`` sets the order. Without this option, tasks that exchange
     patches are sent in checkerboard order if *workers* is above 1. In raster order, the networks of
-    several workers would run up to twice as long.
+    several workers would run up to twice as long, because several workers would compute the same
+    patch at the same time.
 
-    A single worker computes each patch once in any order. A single worker therefore receives tasks
-    in raster order, because its cache then contains about two fifths of the blocks that a task
-    reads. In checkerboard order, the cache contains fewer of these blocks, but a worker reads
-    blocks while the network runs.
+    A single worker computes each patch once in any order, and receives tasks in raster order. In
+    this order, the worker's cache already contains about two fifths of the blocks that a task
+    reads, more than in checkerboard order. With several workers, the cache matters less than the
+    number of computed patches, because a worker reads blocks while the network runs.
 
     Args:
         run: run directory, which contains the spec.

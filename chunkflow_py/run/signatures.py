@@ -48,7 +48,7 @@ class SigningKey:
         except (ValueError, TypeError) as error:
             raise _no_key(path, "private", "the file may have a password") from error
         if not isinstance(self._key, Ed25519PrivateKey):
-            raise _no_key(path, "private", "it is a key of another type")
+            raise _no_key(path, "private", "the key in the file has another type")
 
     def sign(self, store: Store, digest: str) -> None:
         """Store the signature of a spec in the run directory.
@@ -61,7 +61,7 @@ class SigningKey:
 
 
 class TrustedKeys:
-    """The public keys of which one must have signed a run before its code may run on this machine.
+    """Public keys; a run may execute code here only if one of these keys has signed the run.
 
     Args:
         path: PEM file with one or more Ed25519 public keys.
@@ -81,9 +81,9 @@ class TrustedKeys:
             try:
                 keys.append(load_pem_public_key(f"{_MARK}{part}".encode()))
             except ValueError as error:
-                raise _no_key(path, "public", "a part of it cannot be read") from error
+                raise _no_key(path, "public", "a part of the file cannot be read") from error
         if not keys or not all(isinstance(key, Ed25519PublicKey) for key in keys):
-            problem = "it has a key of another type" if keys else f"it has no line {_MARK}"
+            problem = "a key has another type" if keys else f"the file has no line {_MARK}"
             raise _no_key(path, "public", problem)
         self._keys = keys
 

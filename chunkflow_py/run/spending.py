@@ -1,7 +1,7 @@
 """The budget of a run, and what the workers of the run have spent together.
 
 ```
-<run>/budget.json                                the budget; not part of the spec: it may be changed
+<run>/budget.json                                the budget; may be changed at any time
 <run>/spending/<worker>-<report>-<cost>-<rate>   last report of a worker
 ```
 
@@ -11,13 +11,14 @@ reader lists the objects instead of reading each of them, for example with 4 ins
 requests for 3,600 workers.
 
 A report includes the expected cost until the next report. The sum of all reports is therefore never
-less than what running workers have spent. If a worker is killed, the sum is too large by the cost
-of at most one interval. When the budget is spent, a worker only finishes the tasks that it has
-begun, and its reports include no expected cost. The last report of a worker that ends is exact.
+less than what running workers have spent. If a worker is killed, the sum is too large by at most
+the cost of the time between two reports. When the budget is spent, a worker only finishes the tasks
+that it has begun, and its reports include no expected cost. The last report of a worker that ends
+is exact.
 
-An interval is a quarter of the time in which the budget would be reached, and at most two minutes.
-Reports therefore become frequent only shortly before the budget is spent. So each worker notices
-the end of the budget in time.
+The interval between two reports is a quarter of the time in which the budget would be reached, and
+at most two minutes. Reports therefore become frequent only shortly before the budget is spent. So
+each worker notices the end of the budget in time.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ class Stitching:
 
 @dataclass
 class Relabelling(Conversion):
-    """Copies a volume, replaces each label by its id in the label table, and counts the objects.
+    """Copies a volume of labels, replaces each label as the label table says, and counts objects.
 
     Attributes:
         table_place: URL of the label table.

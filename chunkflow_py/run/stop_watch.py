@@ -54,7 +54,10 @@ def watching(look: Callable[[], str | None], interval_s: float = INTERVAL_S) -> 
             try:
                 watch.reason = look()
             except Exception as error:  # noqa: BLE001  (the thread must live)
-                logger.warning("cannot find out whether to stop; looking again: %s", named(error))
+                logger.warning(
+                    "cannot check whether this worker must stop; the check is repeated: %s",
+                    named(error),
+                )
 
     thread = threading.Thread(target=keep_looking, name="stop-watch", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Boxes of tasks at an operator, and lookup of the task that writes a voxel.
+"""Compute the boxes that tasks have at an operator, and find the task that writes a voxel.
 
 ```
 plan      |----|----|----|        boxes of the tasks, in voxels of the pipeline's input

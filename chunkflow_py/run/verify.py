@@ -13,9 +13,10 @@ outputs      each object of a record:
                in the store, but recorded as not stored ------------->  "unexpected"
 ```
 
-A skipped task stores nothing, so no objects may exist in its box. In a run on mixed devices,
-several attempts on one task may store different bytes. Such a task is valid if all its objects are
-from one attempt; otherwise, the problem is a "mixture".
+Each line of the drawing shows what is checked, the wrong state, and the kind of the problem that
+`verify` then reports. A skipped task stores nothing, so no objects may exist in its box. In a run
+on mixed devices, several attempts on one task may store different bytes. Such a task is valid if
+all its objects are from one attempt; otherwise, the problem is a "mixture".
 """
 
 from __future__ import annotations
@@ -179,7 +180,10 @@ class _Checks:
             yield record, *self._checked(record)
 
     def attempts(self, record: Record) -> Iterator[Attempt]:
-        """Yield the other attempts on the task of *record* that wrote only to the outputs."""
+        """Yield the attempts on the task of *record*, except the attempt that made *record*.
+
+        Attempts that wrote outside of the outputs are left out, too.
+        """
         for attempt in self._ledger.attempts(record.number):
             written = attempt.record.written if attempt.record else ()
             is_inside = self._coverage is None or all(

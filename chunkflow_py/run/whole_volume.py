@@ -4,8 +4,8 @@ Tasks are aligned to write units (blocks or shards), so an interrupted pipeline 
 it stopped.
 
 ```
-convert      skip stored boxes | read a box         -> write it
-downsample   skip stored boxes | read the finer box -> downsample -> write it      one level
+convert      for each box that is not stored: read the box -> write the box
+downsample   for each box that is not stored: read the finer level -> downsample -> write one level
 ```
 """
 

@@ -142,7 +142,7 @@ def test_a_paused_run_waits_until_it_is_resumed():
     order = Order()
     code, message = work(order)
     assert (code, order.runs) == (75, ["b"] * 8)
-    assert "left out: a, which are paused or refused, see" in message
+    assert message.endswith("refused them for the reasons in its log: a")
     told = say("work runs/a", 75)
     assert "is paused; go on with chunkflow resume file://" in told
     assert "no longer paused" in say("resume runs/a")
@@ -433,7 +433,7 @@ def test_a_run_whose_budget_is_spent_is_left_out(caplog):
     order = Order()
     code, message = work(order, cost_per_hour=3600.0, max_cost=1000.0)
     assert code == 75
-    assert "left out: a" in message
+    assert "the reasons in its log: a" in message
     assert order.runs.count("b") == 8
     assert order.runs.count("a") < 8
     assert "a: this run is left out: the workers of the run have spent" in caplog.text

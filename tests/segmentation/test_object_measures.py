@@ -250,9 +250,9 @@ def test_measures_of_other_volumes(folder):
     say("label-statistics", "labels.zarr", "one.csv", "--task-size", 3, 4, 5)
     words = ("label-statistics", "labels.zarr", "two.csv", "--parts", "one.csv.parts/parts")
     said = say(*words, "--image", "image.zarr", code=2)
-    assert re.search("intensities of 0 channels, but --image image.zarr gives 2; measure", said)
+    assert "intensities of 0 channels, but 2 channels of --image image.zarr are" in said
     said = say("label-statistics", "film.zarr", *words[2:], code=2)
-    assert re.search("measures of 5-8_-3-1_100-105, but film.zarr .* time points 2; give", said)
+    assert re.search("measures of 5-8_-3-1_100-105, but film.zarr .* time points 2; use", said)
     assert not (folder / "two.csv").exists()
     next((folder / "one.csv.parts/parts").iterdir()).unlink()
     assert re.search("incomplete: the measures .* cover only 0.9", say(*words))

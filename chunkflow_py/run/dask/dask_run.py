@@ -2,7 +2,7 @@
 
 ```
 ledger: missing -> a few tasks for each thread -> scheduler -> workers: perform -> ledger
-                      ^-- retries, after a delay <-- why a task has not ended
+                      ^-- retry after a delay <-- report that a task has failed
 ```
 
 Workers record finished tasks themselves. So if this process, the scheduler or a worker dies, only
@@ -496,7 +496,7 @@ class Dispatcher:
                 self._retry(sent.number, self._order.limits.delay_s)
 
     def _decide(self, sent: _SentTask, task: TaskNotEnded) -> None:
-        """Count or retry a failure that the machine may have caused, as the failure policy says."""
+        """Count a failure, or retry the task without counting, as the failure policy decides."""
         decision = self._policy.decide(sent.number, task.fault, task.worker, is_alone=task.is_alone)
         match decision.action:
             case "count":

@@ -1,8 +1,8 @@
-"""The task function of Dask workers: all threads of a process share one pipeline of a step.
+"""Run tasks in a Dask worker, whose threads share one pipeline of the step.
 
 ```
-perform(number) --> TaskFeed -> pipeline, in its own thread -> outcome -> ledger
-perform(number) -->             one network for all threads of the process
+thread 1: perform(number) --+-> TaskFeed -> pipeline, in its own thread -> outcome -> ledger
+thread 2: perform(number) --'               (one network for all threads of the process)
 ```
 
 A worker with one thread has one task at a time in its pipeline. With three threads, one task is
@@ -327,7 +327,7 @@ class _SharedPipeline(Listener):
         profile: compute profile (backend, device, threads and precision) as one line.
         records_attempts: whether the ledger must record each attempt before the attempt begins.
         has_ended: whether the pipeline no longer accepts tasks.
-        registration: records of this process as a worker of the step.
+        registration: stores the records of this process, which counts as a worker of the run.
 
     Raises:
         OptionError: the command line is wrong, or this machine would compute different bytes than

@@ -32,8 +32,8 @@ The possible races, and why no record is lost or counted twice:
   segment and its journal entry is deleted*: the put of the zombie succeeds. So every put is
   followed by a read of the segment's header. If the segment has the task from another attempt, the
   zombie has lost. Its stray entry is ignored, because the segment takes precedence, and the next
-  compaction deletes the entry. If the segment does not have the task, the entry is the first, and
-  no compaction deletes the entry before the segment has the task.
+  compaction deletes the entry. If the segment does not have the task, the zombie's entry is the
+  task's record, and no compaction deletes the entry before the segment has the task.
 * *Two compactions of a segment run at the same time*: their updates follow each other. The second
   update finds that the segment already has the tasks.
 * *A compaction dies between update and deletion*: the segment takes precedence, and the next
@@ -346,7 +346,7 @@ class Ledger:
         self._journal.delete([k for k in keys if k.kind == "begun" and k.attempt == attempt])
 
     def finish(self, record: Record) -> None:
-        """Record the output of an attempt that did not become the task's record."""
+        """Record the output of an attempt if another attempt has provided the task's record."""
         self._put(record.number, "finished", record)
         self._compactor.by_chance(1)
 

@@ -1,14 +1,16 @@
 """The journal of a ledger: the entries that no compaction has moved to a segment yet.
 
 ```
-loose/<shard>/<segment>.<number>.<generation>.record            sealed lines, one for this task
+loose/<shard>/<segment>.<number>.<generation>.record            how a task ended
 loose/<shard>/<segment>.<number>.<generation>.<kind>.<attempt>  failure, begin or end of an attempt
 ```
 
-Each entry is one object in a folder with the stored name ``loose``. The key of a record does not
-contain the attempt, so put-if-absent can store only one record of the task. In a folder, several
-records are written at once: one file with the lines of several tasks gets a hard link for each of
-these tasks. Readers of a key therefore use only the line of the key's task.
+Here, *number* is the number of the task, and *generation* is the number of times that the task was
+reopened. Each entry is one object in a folder with the stored name ``loose``. The key of a record
+does not contain the attempt, so put-if-absent can store only one record of the task. If the store
+is a local folder, several records are written at once: one file with the lines of several tasks
+gets a hard link for each of these tasks. Readers of a key therefore use only the line of the key's
+task.
 
 The shard, ``segment % 16``, spreads concurrent writes over several folders and key prefixes,
 because clouds limit the rate of requests for each prefix.
@@ -119,8 +121,8 @@ class Journal:
 
         Args:
             most_segments: maximum number of segments to return.
-            most_left: return only as many segments as needed to leave at most this number of
-                entries in the segments that are not returned.
+            most_left: stop as soon as the segments that are not returned have at most this number
+                of entries in all.
         """
         by_segment = self._paths_by_segment()
         sizes = {

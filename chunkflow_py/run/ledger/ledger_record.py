@@ -279,7 +279,7 @@ class LedgerEntry:
         """Parse the JSON in `text`.
 
         Raises:
-            VolumeError: the JSON is damaged, or describes a failure of another kind.
+            VolumeError: the JSON is damaged, or describes a failure whose kind is not `kind`.
         """
         content_type: type[Record | FailedAttempt | Attempt] = FailedAttempt
         if self.kind in ATTEMPTS:
@@ -426,7 +426,10 @@ class LedgerCounts(Totals):
 
     @classmethod
     def of(cls, parts: Iterable[Sums], now: float) -> LedgerCounts:
-        """Return the sum of *parts*, given the current time *now* in seconds since 1970."""
+        """Return the totals over *parts*, which are sums of segments or of single records.
+
+        *now* is the current time in seconds since 1970, from which the recent rate is computed.
+        """
         total, recent = Sums(), 0
         since = int(now // 60) - RECENT_MINUTES
         for part in parts:
@@ -502,8 +505,8 @@ def _damaged(text: str | bytes, error: Exception) -> DamagedRecordError:
     line = text.decode(errors="replace") if isinstance(text, bytes) else text
     msg = (
         f"a record of the ledger is damaged ({type(error).__name__}: {error}): "
-        f"{line[:80]!r}; restore the ledger from a copy of the run, or read it with the version "
-        "of chunkflow_py that wrote it"
+        f"{line[:80]!r}; restore the ledger from a copy of the run, or use the version of "
+        "chunkflow_py that wrote the record"
     )
     return DamagedRecordError(msg)
 

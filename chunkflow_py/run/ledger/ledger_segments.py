@@ -96,8 +96,8 @@ class SegmentStore:
 
     Attributes:
         damaged: problem of each damaged segment, with the number of the segment as key.
-        hints: last known headers of segments with reopened tasks. The headers may be outdated.
-            Therefore, a writer takes the generation of a task from these headers, and checks after
+        hints: last known headers of segments with reopened tasks. A writer takes the generation of
+            a task from these headers. Because the headers may be outdated, the writer checks after
             the write whether this generation was current.
         at_once: maximum number of whole segments to process at the same time.
     """
@@ -146,7 +146,7 @@ class SegmentStore:
         return self._parsed(segment, self._store.get(self._key(segment)))
 
     def update(self, segment: int, change: Callable[[Segment], Segment]) -> None:
-        """Apply *change* to a segment and store the result; concurrent updates are safe."""
+        """Replace a segment by the result of *change*; no update by another process is lost."""
         new = self._store.update(
             self._key(segment), lambda old: change(self._parsed(segment, old)).to_bytes()
         )
@@ -384,7 +384,7 @@ class Segment:
         return segment.rebuilt(damage, keeps_generations=True)
 
     def rebuilt(self, damage: str, *, keeps_generations: bool) -> Segment:
-        """Return a segment that consists only of the readable lines.
+        """Return a copy of this damaged segment that consists only of its readable lines.
 
         Args:
             damage: description of the problem.
@@ -493,7 +493,11 @@ class Segment:
         return replace(self, header=header, body=self.body + packed)
 
     def without(self, numbers: Collection[int]) -> Segment:
-        """Return a segment without the entries of tasks *numbers*; add 1 to their generations."""
+        """Return a segment without the entries of the tasks *numbers*.
+
+        The generation of each of these tasks is increased by 1, so that entries of earlier
+        generations in the journal are ignored.
+        """
         generations = dict(self.header.generations)
         for number in numbers:
             position = number - self.first
@@ -622,7 +626,7 @@ class Compactor:
 
 
 def _settled(keys: Collection[JournalKey], headers: SegmentHeaders) -> list[JournalKey]:
-    """Return the keys without the beginnings of attempts that have no outcome yet.
+    """Return *keys*, except those of beginnings of attempts that have no outcome yet.
 
     Such a beginning can still be withdrawn. If a compaction moved it, the withdrawal could delete
     the journal entry while the compaction stores the segment, and the beginning would come back.
@@ -641,7 +645,7 @@ def _settled(keys: Collection[JournalKey], headers: SegmentHeaders) -> list[Jour
 
 
 class _BusyError(Exception):
-    """Other processes update the segment at the same time, so this compaction gives up."""
+    """This compaction gives up, because other processes update the segment at the same time."""
 
 
 class _NothingToAddError(Exception):

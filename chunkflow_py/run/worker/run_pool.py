@@ -1,10 +1,10 @@
 """A worker of a pool: works on the runs below one prefix, by strict priority.
 
 ```
-every look:  list the runs --> the highest priority first, then by name --> does it have a task?
-                                                                                 |
-             work on it until it has no waiting task, is paused, or <------------'
-             a run of higher priority has a waiting task
+list the runs -> sort by priority, then by name -> choose the first run that has a waiting task
+      ^                                                               |
+      '-- work on this run until it has no waiting task, is paused, <-'
+          or a run of higher priority has a waiting task
 ```
 
 To choose a run, a worker lists the names of the runs (one request), and reads the priority of each
@@ -79,7 +79,8 @@ class RunPool:
 
     Args:
         prefix: the prefix.
-        keys: keys whose runs may run code; ``None`` if runs may not run code.
+        keys: trusted keys. The worker processes only runs that one of these keys has signed. With
+            ``None``, the worker processes all runs without code.
         interval_s: time between two choices of a run, in seconds; longer if there are many runs.
 
     Attributes:
@@ -156,20 +157,20 @@ class RunPool:
         return run
 
     def ended(self, name: str, outcome: RunOutcome) -> None:
-        """Keep the result of the work on a run."""
+        """Note how the work on a run ended, and when this worker may try the run again."""
         known = self._known[name]
         known.ended = outcome.code if outcome.code in (COMPLETE, FAILURES) else None
         wait_s = self.wait_s if known.ended is None else REFUSED_S
         known.again_at = time.monotonic() + wait_s
 
     def failed(self, name: str, error: ChunkflowError) -> None:
-        """Skip a run for some time after an error; after a temporary error, only for `wait_s`."""
+        """Refuse a run after an error; after a temporary error, only for `wait_s` seconds."""
         self.refuse(name, named(error))
         if isinstance(error, TransientError):
             self._known[name].again_at = time.monotonic() + self.wait_s
 
     def refuse(self, name: str, reason: str) -> None:
-        """Leave a run out for some time, with a warning."""
+        """Log a warning, and do not work on a run for `REFUSED_S` seconds."""
         self.prefix.warn(f"{self.prefix.shown}{name}", f"this run is left out: {reason}")
         self._known[name].refused = reason
         self._known[name].again_at = time.monotonic() + REFUSED_S
@@ -186,8 +187,8 @@ class RunPool:
         if left_out:
             names = ", ".join(left_out[:5]) + (" …" if len(left_out) > 5 else "")
             return WORK_LEFT, (
-                f"no run of {self.prefix.shown} has tasks that this worker may run; left out: "
-                f"{names}, which are paused or refused, see the warnings"
+                f"no run of {self.prefix.shown} has tasks that this worker may run; the following "
+                f"runs are paused, or this worker refused them for the reasons in its log: {names}"
             )
         code = max((known.ended or COMPLETE for known in self._known.values()), default=COMPLETE)
         suffix = " except for failed tasks" if code == FAILURES else ""
@@ -219,7 +220,11 @@ class RunPool:
 
     @staticmethod
     def _has_tasks(run: RunDirectory, step: str) -> bool:
-        """Return whether a run has a task that no worker has leased, or a step to open or close."""
+        """Return whether a run needs a worker.
+
+        A run needs a worker if a task is not leased, if the tasks of the step were not sent yet, or
+        if the end of the step is not recorded yet.
+        """
         if step != run.spec.first and not run.is_sent(step):
             return True
         with closing(open_queue(run.spec.queue)) as queue:

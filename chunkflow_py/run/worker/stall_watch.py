@@ -48,7 +48,7 @@ class StallWatch:
         threading.Thread(target=self._count, name="stall-watch", daemon=True).start()
 
     def tick(self) -> None:
-        """Say that the supervisor works; called in its thread."""
+        """Report that the supervisor is running; called in the supervisor's thread."""
         self._seconds = 0
 
     def close(self) -> None:
@@ -65,8 +65,8 @@ class StallWatch:
     def _end_process(self) -> None:
         logger.critical(
             "the supervisor of this worker has not responded for %d s, so the worker ends; its "
-            "tasks go to other workers when their leases expire; the places where its threads "
-            "hang follow",
+            "tasks go to other workers when their leases expire; the stacks of its threads, which "
+            "show where they hang, follow",
             self._limit,
         )
         with suppress(Exception):  # a closed stderr must not keep the process alive

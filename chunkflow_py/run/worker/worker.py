@@ -222,7 +222,8 @@ def work_on_run(
         make_pipeline: picklable function that takes the `PipelineSource` of a step and a source of
             tasks, and returns the pipeline of the step.
         listener: callbacks that report progress.
-        watch: its attribute `reason` is set when the worker must take no more tasks of the run.
+        watch: regular check of the run. When its attribute `reason` is set, the worker takes no
+            more tasks of the run.
 
     Raises:
         OptionError: the address of the run lacks the hash of the spec although it needs one, the
@@ -367,7 +368,7 @@ def check_version(home: RunDirectory, *, must_be_same: bool) -> None:
         raise OptionError(msg)
     logger.warning(
         "run %s was submitted by chunkflow_py %s, but this worker has version %s; the records of "
-        "workers say which version has made each task; to refuse other versions, add "
+        "workers say which version computed each task; to refuse other versions, add "
         "--same-version",
         home.shown,
         submitted,

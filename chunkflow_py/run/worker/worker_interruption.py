@@ -6,7 +6,8 @@
 | AWS    | ``events/recommendations/rebalance``  | an interruption is likely                     |
 | Google | ``instance/preempted``                | the preemption follows in about 30 seconds    |
 
-The first answer of a server is followed by one request for the type and the zone of the machine.
+After the first answer of a server, one request asks for the type and the zone of the machine, which
+the record of the worker then contains.
 
 Notices only save money; correctness never depends on them. Each metadata server is polled in its
 own thread, so an absent, slow or faulty server does not delay the worker. A server that has never

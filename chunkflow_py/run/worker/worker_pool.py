@@ -5,8 +5,9 @@ jobs -> ready ---------> process 0: a b c     as many tasks as the pipeline acce
         alone ---------> process 1: d         one task at a time
 ```
 
-If a worker process dies with exactly one task running, that task is blamed. If several tasks were
-running, no task is blamed, and each of them is retried alone.
+The two queues are tasks for any process (``ready``) and tasks that must not share a process
+(``alone``). If a worker process dies with exactly one task running, that task is blamed. If several
+tasks were running, no task is blamed, and each of them is retried alone.
 """
 
 from __future__ import annotations
@@ -472,7 +473,7 @@ class WorkerPool:
         self._seats[process.number].failed_starts = 0
 
     def exited(self, process: WorkerProcess) -> None:
-        """Determine why a process has ended; blame a task if it is at fault, and retry all others.
+        """Determine why a process has ended, blame a task at fault, and retry the other tasks.
 
         Raises:
             OptionError: the command line is wrong.
