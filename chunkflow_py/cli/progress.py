@@ -167,7 +167,8 @@ class Progress(ABC):
     def outside_network(self) -> float | None:
         """Return the share of the time, in [0, 1], in which no neural network ran.
 
-        ``None`` if the pipeline has no neural network, or nothing was measured yet.
+        The result is ``None`` if the pipeline has no neural network, or if nothing was measured
+        yet.
         """
 
     @abstractmethod
