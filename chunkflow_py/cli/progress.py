@@ -22,7 +22,7 @@ write    waits
  1  starts                                               (a worker: one row per process)
 ```
 
-In these rows, ``31 of 68`` are the finished patches and all patches of the task.
+In these rows, ``31 of 68`` means that 31 of the 68 patches of the task are finished.
 """
 
 from __future__ import annotations

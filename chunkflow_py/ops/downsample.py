@@ -59,7 +59,7 @@ class Downsampler(OperatorBase):
     @property
     @hook
     def shrinks_by(self) -> Zyx:
-        """Extent of one voxel of the result, in the voxels that the task's box counts, zyx."""
+        """Size of one voxel of the result, zyx, measured in voxels of the task's box."""
         return Zyx(1, 1, 1) if self.coarse_tasks else self.factor
 
     @hook

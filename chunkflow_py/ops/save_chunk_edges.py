@@ -101,7 +101,7 @@ class ChunkEdgeSaver(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory if the inputs have extent *size*, for one chunk at a time."""
+        """Return the peak memory for inputs of extent *size*; one chunk is processed at a time."""
         around = self.graph_chunk_size + 2
         voxels = (around if size is None else around.low(size)).product()
         return OperatorMemory(work=voxels * _WORK_BYTES)

@@ -53,7 +53,7 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None``: all existing output is kept, because files mark finished tasks; else empty."""
+        """``None`` if existing files mark finished tasks, whose outputs are kept; else empty."""
         return None if self.mode == "exist" else ""
 
     @hook
