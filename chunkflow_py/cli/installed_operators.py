@@ -26,7 +26,7 @@ GROUP = "chunkflow_py.operators"
 
 @lru_cache(maxsize=1)
 def installed() -> dict[str, str]:
-    """Return a dict from commands of other packages to their ``module`` or ``module:attribute``."""
+    """Return the operators of other packages: name -> ``module`` or ``module:attribute``."""
     operators: dict[str, str] = {}
     for text in _entry_point_files():
         _, _, section = text.partition(f"[{GROUP}]\n")

@@ -73,8 +73,8 @@ class Ahead(click.ParamType["int | None"]):
 class OperatorGroup(Command, click.Group):
     """Group of all commands; finds commands by file name, and imports only those that are used.
 
-    For the help, for completion and for suggestions after a typing error, click would import every
-    operator. This class replaces these functions of click.
+    click would import every operator to print the help, to complete a name, or to suggest names
+    after a typing error. This class does these three things without importing operators.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -6,10 +6,10 @@ events of a pipeline (pipeline.Listener) --> PipelineProgress --+
 events of a worker (its listener)        --> WorkerProgress ----+
 ```
 
-`PipelineProgress` and `WorkerProgress` count tasks in the same way. `PipelineProgress` learns from
-events which operators are running; `WorkerProgress` learns this from snapshots of the worker
-processes. The two classes estimate the remaining time differently, because a pipeline executes all
-its tasks itself, but a worker shares the tasks with other workers.
+`PipelineProgress` and `WorkerProgress` count tasks in the same way. `PipelineProgress` gets the
+running operators from events; `WorkerProgress` gets the running operators from snapshots of the
+worker processes. The two classes estimate the remaining time differently, because a pipeline
+executes all its tasks itself, but a worker shares the tasks with other workers.
 
 ```
 #######.............  35%  3 of 8 tasks, 1 skipped   1:02 elapsed, ends in 1:55, Tue 14:02
@@ -21,6 +21,8 @@ write    waits
  0  load-zarr 0-64_0-512_0-512, 0.3 s | inference 0-64_0-512_512-1024, 31 of 68, 12.0 s
  1  starts                                               (a worker: one row per process)
 ```
+
+In these rows, ``31 of 68`` means that 31 of the 68 patches of the task are finished.
 """
 
 from __future__ import annotations
@@ -167,7 +169,8 @@ class Progress(ABC):
     def outside_network(self) -> float | None:
         """Return the share of the time, in [0, 1], in which no neural network ran.
 
-        ``None`` if the pipeline has no neural network, or nothing was measured yet.
+        The result is ``None`` if the pipeline has no neural network, or if nothing was measured
+        yet.
         """
 
     @abstractmethod

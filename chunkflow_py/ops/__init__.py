@@ -25,7 +25,7 @@ class OperatorModule(ModuleType):
     """Module of an operator; calling the module with options as arguments returns the operator."""
 
     def __call__(self, **options: Any) -> Operator | Source:
-        """Return the operator with *options*, named as those of the command."""
+        """Return the operator; *options* are named like the options of the command."""
         from chunkflow_py.pipeline.keywords import called
 
         return called(self.command, options)

@@ -3,10 +3,10 @@ r"""Segment affinities: watershed, then merging.
 Example: chunkflow load-h5 --file-name affinity.h5 agglomerate --threshold 0.7 \
   save-h5 --file-name seg.h5
 
-Two segments are merged while 1 minus the mean affinity of their shared face is below --threshold.
-A threshold of 0.7 merges segments with a mean affinity above 0.3; a higher threshold merges more.
-The affinities are (3, z, y, x) in [0, 1], with channels x, y, z. Each value is the affinity of a
-voxel to its lower neighbour along the axis of the channel. Integers are divided by the maximum of
+Two segments are merged while 1 minus the mean affinity of their shared face is below --threshold. A
+threshold of 0.7 merges segments with a mean affinity above 0.3; a higher threshold merges more. The
+affinities are (3, z, y, x) in [0, 1], with channels x, y, z. Each value is the affinity between a
+voxel and the voxel before it along the axis of the channel. Integers are divided by the maximum of
 their type.
 
 --method mutex selects the mutex watershed: affinities above 1 - threshold attract, and affinities
@@ -133,7 +133,7 @@ class Agglomerator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that the tasks in *outline* allow ids that are unique in the volume, if needed."""
+        """If ids must be unique in the volume, check that the tasks in *outline* allow this."""
         if self.numbering:
             self.numbering.prepare(outline)
 
@@ -156,7 +156,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """Description of the scoring function, if the operator compiles and runs one as C++."""
+        """The scoring function as text, if the operator compiles and runs this function as C++."""
         return score_code(self.settings) if self.offsets is None else ()
 
     def __call__(self, task: Task) -> Task:

@@ -5,8 +5,8 @@ Example: chunkflow aggregate-skeleton-fragments --fragments-path precomputed://f
 
 Run this command after skeletonize has finished all tasks. The command joins the fragments of each
 object at the task boundaries. It also removes the short pieces, branches and loops that come from
-cutting objects into tasks. --prefix selects objects by the first digits of their ids. The prefix
-can also be an item of the task, whose name --input-name gives.
+cutting objects into tasks. --prefix selects objects by the first digits of their ids. If the prefix
+is an item of the task, give the name of this item with --input-name.
 
 In a run, each task can join the objects of one prefix. With --digits 2, the prefix consists of two
 digits and is the start of the task's box along z: a task with the box 70-71_0-1_0-1 joins the

@@ -4,9 +4,9 @@ Example: chunkflow load-h5 --file-name raw.h5 compute-statistics --statistics-pa
 
 Each task stores its histograms as one small object below --statistics-path. `chunkflow
 sum-statistics URL` combines the objects, prints count, mean, standard deviation and percentiles of
-the volume, and writes the file for `inference --normalize-statistics`. `normalize-contrast
---levels URL` uses the histograms of sections. A task that is killed or runs twice is counted once.
-The margin around a task's box is not counted.
+the volume, and writes the file for `inference --normalize-statistics`. `normalize-contrast --levels
+URL` uses the histograms of sections. If a task is killed and runs again, its voxels are counted
+once. The margin around a task's box is not counted.
 
 For integers, each value has its own bin, so all results are exact. Floating-point values are
 counted in bins of equal width between the limits of --range (0 and 1 for probability and affinity

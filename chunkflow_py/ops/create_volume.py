@@ -6,7 +6,7 @@ Example: chunkflow create-volume --volume-path zarr://out.zarr --volume-size 64 
 If an option such as --voxel-size is not given, its value is copied from the volume that --like
 names. Without --like, the value is copied from the chunk of an earlier operator, if the pipeline
 has made a chunk. --sharded --task-memory 8GB chooses the largest shards that a task can write
-within 8 GB of memory, and prints the generate-tasks command for tasks of one shard; see
+within 8 GB of memory, and prints a generate-tasks command whose tasks each write one shard; see
 docs/volumes.md.
 """
 

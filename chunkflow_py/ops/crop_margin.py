@@ -29,7 +29,7 @@ def crop_margin(chunk: Chunk, low: Zyx, high: Zyx) -> Chunk:
 
     ```
     chunk   |lll|----------------|hhh|
-    result      |----------------|
+    result      |----------------|         l: *low* voxels, h: *high* voxels
     ```
 
     Args:

@@ -3,8 +3,8 @@
 Example: chunkflow cut-hierarchy --hierarchy-path hierarchy --graph-path graph \
   --fragment-table-path fragment-ids --table-path segment-ids --threshold 0.7
 
-This is a step of segment-affinity, between merge-regions and relabel. The table maps the id that
-fragment-affinity gave to each fragment to the id of the segment that contains the fragment. Any
+This is a step of segment-affinity, between merge-regions and relabel. For each fragment, the table
+has the id that fragment-affinity assigned and the id of the segment that contains the fragment. Any
 threshold up to the --max-threshold of measure-contacts gives exactly the result of mean-affinity
 agglomeration of the whole volume. With --min-size, each small segment is then united with the
 neighbour to which it has the highest mean affinity.

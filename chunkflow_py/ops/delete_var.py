@@ -48,5 +48,5 @@ class Deleter(OperatorBase):
     help="Names of the items to delete, separated by commas.",
 )
 def command(var_names: tuple[str, ...]) -> Deleter:
-    """Return the operator for the names, without names that are given twice."""
+    """Return the operator; if a name is given twice, the second one is ignored."""
     return Deleter(tuple(dict.fromkeys(var_names)))

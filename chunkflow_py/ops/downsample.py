@@ -59,7 +59,7 @@ class Downsampler(OperatorBase):
     @property
     @hook
     def shrinks_by(self) -> Zyx:
-        """Edges of a voxel of the result, in units of the voxels of the task's box, zyx."""
+        """Size of one voxel of the result, zyx, measured in voxels of the task's box."""
         return Zyx(1, 1, 1) if self.coarse_tasks else self.factor
 
     @hook

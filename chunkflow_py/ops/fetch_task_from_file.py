@@ -107,7 +107,7 @@ def command(
     sources = (job_index is not None) + slurm_job_array + disbatch
     if sources != 1:
         msg = (
-            f"the number of the job is given {sources} times instead of once; give only one of "
+            f"the number of the job is given {sources} times instead of once; give exactly one of "
             "--job-index, --slurm-job-array and --disbatch"
         )
         raise OptionError(msg)

@@ -5,10 +5,11 @@ The other operators of the pipeline run on each task, unless the tasks are sent 
 overlap a box of a file; --mask keeps only the boxes where a coarse mask is not all zero. If
 --bbox-file is given without --chunk-size, each box of the file is one task.
 
---order is the order in which tasks are sent to a queue. Neighbouring tasks share patches of a
-network. With --order checkerboard, one of two neighbours is sent long before the other, so that the
-two tasks are seldom processed at the same time. --order does not change the numbers of tasks
-(--task-index-start, --file-path) or the order of tasks in a single process.
+With --order hilbert or morton, the tasks are numbered and run along a curve on which neighbouring
+tasks are close to each other. With --order checkerboard, one of two neighbours is sent to the queue
+long before the other, so that the two tasks are seldom processed at the same time and can exchange
+the patches that they share. checkerboard affects only queues: in a single process, in the file of
+--file-path, and for --task-index-start, the tasks have the order of raster.
 
 Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 \
   load-h5 --file-name raw.h5

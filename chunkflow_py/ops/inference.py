@@ -389,7 +389,7 @@ def _resampled(
 
     Raises:
         OptionError: the voxel size of the network is not known, or an option does not work with
-            --resample or with the foreground in the statistics file.
+            --resample, or with the entry "foreground" of the statistics file.
     """
     from chunkflow_py.pipeline.resampled_network import (
         by_voxel_size,

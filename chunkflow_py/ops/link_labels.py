@@ -9,9 +9,9 @@ volume (connected-components --global-ids).
 
 With --volume-path, labels that touch across a task boundary are linked; only the planes of voxels
 at the boundary are read. With --overlap-path, the overlaps that save-overlap stored are compared.
-Only the region that both tasks have labelled counts. A segment A of one task and a segment B of the
-other task are linked if two conditions are met. First, no segment overlaps A more than B does, and
-no segment overlaps B more than A does. Second, the mean of two fractions is at least
+Only the region that both tasks have labelled is compared. A segment A of one task and a segment B
+of the other task are linked if two conditions are met. First, no segment overlaps A more than B
+does, and no segment overlaps B more than A does. Second, the mean of two fractions is at least
 --minimum-overlap: the fraction of A that B covers, and the fraction of B that A covers. Each task
 stores its links as one small object.
 """

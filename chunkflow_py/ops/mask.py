@@ -3,9 +3,9 @@ r"""Set chunks to zero where a mask volume is zero.
 Example: chunkflow load-h5 --file-name raw.h5 mask --volume-path zarr://mask.zarr --mip 0 \
   save-h5 --file-name out.h5
 
-The mask may be coarser than the chunk, by any factor: for each voxel, the mask voxel that contains
-its centre is used. The result therefore does not depend on how a volume is divided into tasks.
-Outside of the bounds of the mask, the mask counts as zero.
+The mask may be coarser than the chunk, by any factor: each voxel of the chunk uses the mask voxel
+that lies at the centre of the chunk voxel. The result therefore does not depend on how a volume is
+divided into tasks. Outside of the bounds of the mask, the mask counts as zero.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """How to treat objects that tasks cut; ``None`` if objects are removed only by id."""
+        """Advice on objects that task boundaries cut; ``None`` if only ids select objects."""
         if self.is_local:
             return None
         return "join labels first (stitch-labels), then remove small objects from the whole volume"

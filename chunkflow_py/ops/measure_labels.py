@@ -5,8 +5,9 @@ Example: chunkflow load-zarr --store labels.zarr measure-labels --statistics-pat
 Each task stores the measures of its objects as one file below --statistics-path. On one machine,
 use the subcommand label-statistics instead: it measures a whole volume and writes one table. To
 measure on many machines, run measure-labels in a pipeline with submit. Then run label-statistics
-with the URL of --statistics-path as --parts, to combine the files of all tasks into a table. A task
-that is killed or runs twice is counted once. The margin around a task's box is not measured.
+with the URL of --statistics-path as --parts, to combine the files of all tasks into a table. If a
+task is killed and runs again, its objects are counted once. The margin around a task's box is not
+measured.
 """
 
 from __future__ import annotations

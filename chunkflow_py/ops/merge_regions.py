@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RegionMerger(OperatorBase):
-    """Merges the regions in each box of a level, which combines 2 x 2 x 2 boxes of the level below.
+    """Merges the regions in each box of a level; a box covers 2 x 2 x 2 boxes of the level below.
 
     Attributes:
         graph_path: URL of the graph that measure-contacts has written.

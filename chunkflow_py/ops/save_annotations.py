@@ -44,7 +44,8 @@ class AnnotationSaver(OperatorBase):
     Attributes:
         parts_path: URL of a folder or prefix for the annotations of tasks.
         input_name: name of the points, synapses or annotations in the task.
-        segmentation_name: name of the chunk of labels whose ids annotations store, or ``None``.
+        segmentation_name: name of the chunk of labels from which annotations get the ids of their
+            segments, or ``None``.
         bounds: box that must contain all annotations (default: the bounds of the volume).
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx (default: as in the item).
         access: credentials and billing of requests to cloud storage.

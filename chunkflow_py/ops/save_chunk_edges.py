@@ -53,8 +53,8 @@ class ChunkEdgeSaver(OperatorBase):
     Attributes:
         graph_path: URL of a folder or prefix for the graph.
         graph_chunk_size: size of a chunk of the graph, voxels, zyx.
-        spatial_bits: bits of an id for the chunk's position along each axis (default: as few as
-            the volume needs).
+        spatial_bits: number of bits of an id that store the position of the id's chunk along each
+            axis (default: as few as the volume needs).
         layout: order of the channels, and at which of two voxels their affinity is stored.
         input_name: name of the supervoxels.
         fragments_name, segments_name, affinity_name: names of the other chunks.
@@ -101,7 +101,7 @@ class ChunkEdgeSaver(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory if the inputs have extent *size*; chunks are processed in turn."""
+        """Return the peak memory for inputs of extent *size*; one chunk is processed at a time."""
         around = self.graph_chunk_size + 2
         voxels = (around if size is None else around.low(size)).product()
         return OperatorMemory(work=voxels * _WORK_BYTES)

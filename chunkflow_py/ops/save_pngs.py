@@ -5,8 +5,8 @@ Example: chunkflow create-chunk save-pngs --output-path pngs/
 The file of slice z = 42 is 00042.png; the folder may be in any store, such as s3://bucket/pngs. For
 an affinity map, the mean of the channels x and y is saved.
 
-Floats become integers by a fixed rule. A value p of a map (probabilities, affinities, or values of
-unknown kind in [0, 1]) is clamped to [0, 1] and becomes 255·p, or 65535·p with --dtype uint16.
+Floats become integers by a fixed rule. Probabilities, affinities, and values of unknown kind that
+all lie in [0, 1] are clamped to [0, 1] and multiplied by 255, or by 65535 with --dtype uint16.
 Voxels of an image are not scaled; values that do not fit into the type are an error. All results
 are rounded half to even.
 """
@@ -34,8 +34,8 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
         chunk: (z, y, x), (1, z, y, x), or an affinity map (3, z, y, x), of which the mean of x and
             y is saved.
         folder: path or URL of a folder in any store; it is created if it is missing.
-        dtype: ``uint8`` or ``uint16``. A value p of a map (probabilities, affinities, or values of
-            unknown kind in [0, 1]) becomes 255·p or 65535·p.
+        dtype: ``uint8`` or ``uint16``. Floating-point probabilities and affinities, and
+            floating-point values in [0, 1] of unknown kind, are multiplied by 255 or 65535.
 
     Raises:
         ChunkError: the chunk has several channels and is not an affinity map, or a voxel does not

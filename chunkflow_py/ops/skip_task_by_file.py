@@ -53,7 +53,7 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None`` if files mark finished tasks (mode ``exist``), otherwise an empty string."""
+        """``None`` if existing files mark finished tasks, whose outputs are kept; else empty."""
         return None if self.mode == "exist" else ""
 
     @hook

@@ -30,7 +30,7 @@ SECTION = "segment"
 def solve_labels(
     links_path: str, table_path: str, access: Access | None = None
 ) -> tuple[Stored, ...]:
-    """Write the table that gives linked labels one common id.
+    """Write the table that maps all labels of an object to one id, based on stored links.
 
     Args:
         links_path: URL of the links that link-labels stored.
@@ -41,7 +41,8 @@ def solve_labels(
         The files written. The content of the table depends only on the links.
 
     Raises:
-        VolumeError: there are no links, the links are damaged, or different task grids were used.
+        VolumeError: there are no links, the links are damaged, or they come from different task
+            grids.
     """
     from chunkflow_py.segmentation.labels.linking import solve_links
     from chunkflow_py.store import open_store

@@ -21,7 +21,7 @@ DOMAIN = BoundingBox.from_size((0, 0, 0), (16, 16, 16))
 
 
 def arrays():
-    """Return test arrays as a dict: text such as ``image zyx`` -> array, kind of the chunk."""
+    """Return a dict from names such as ``image zyx`` to (array, kind of the chunk)."""
     rng = np.random.default_rng(0)
     return {
         "image zyx": (rng.integers(0, 256, (4, 8, 8)).astype(np.uint8), "image"),

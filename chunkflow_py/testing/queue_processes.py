@@ -66,7 +66,7 @@ while True:
 
 
 def killed_consumers(queue, notes, *, kills=8, lease_s=0.5, before=""):
-    """Kill consumers at different times; return all messages that were received in the end.
+    """Kill consumers at different times, then empty the queue; return all received messages.
 
     Args:
         queue: queue with messages.

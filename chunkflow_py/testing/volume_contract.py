@@ -186,7 +186,7 @@ class VolumeContract:
         np.testing.assert_array_equal(volume.read(BOUNDS, [0]), noise(channels=1).array[0])
 
     def test_block_by_block(self, url):
-        """A volume can be written unit by unit, even if the bounds cut off some of the units."""
+        """A volume can be written one write unit at a time, even if the bounds cut off units."""
         chunk = noise()
         volume = self.create(url)
         for box in BoxGrid.covering(BOUNDS, self.unit):

@@ -81,7 +81,7 @@ def command(
 def _check_names(
     names: tuple[str, ...], stores: tuple[str, ...], queues: tuple[str, ...]
 ) -> None:
-    """Refuse unknown names in --only, and checks of a store or queue if none is given.
+    """Refuse unknown names in --only, and checks for which no store or queue is given.
 
     Raises:
         OptionError: a name is unknown, or all named checks need a --store or --queue.

@@ -57,7 +57,7 @@ def command(
     work_path: str | None, parts: str | None, task_size: Zyx | None, processes: int,
     parallel: int | None, overwrite: bool, **options: Any,
 ) -> Callable[[], None]:
-    """Check the name of the table, and return the function that measures and writes it."""
+    """Check the options, and return the function that measures objects and writes the table."""
     # fmt: on
     if channels is not None and image is None:
         msg = "--channels chooses channels of --image, which is missing; add --image"

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.argument("run")
 @click.argument("number", required=False, type=int, metavar="[NUMBER]")
 def command(run: str, number: int | None) -> Callable[[], None]:
-    """Return the function that changes the priority if *number* is given, and prints it."""
+    """Return the function that prints the priority, after changing it to *number* if given."""
     if number is not None:
         refuse_dry_run()
 

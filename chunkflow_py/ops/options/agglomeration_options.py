@@ -57,7 +57,7 @@ def fragments_from(options: dict[str, Any]) -> FragmentOptions:
 
 
 def layout_options() -> Decorator:
-    """Declare the options for the order of channels and for the voxel that stores an affinity."""
+    """Declare ``--affinity-order`` and ``--affinity-at``, which describe stored affinities."""
     return together(
         click.option(
             "--affinity-order",

@@ -77,14 +77,14 @@ def network_options() -> Decorator:
 
 
 def fetched_networks(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Fetch the files of a network that `network_options` give as addresses.
+    """Download the model and weights of a network, if their options contain addresses.
 
     Args:
         options: value of each option, keyed by its Python name.
 
     Returns:
-        The options with the paths of local copies in place of addresses, and the path of each local
-        copy, keyed by the address as typed.
+        The options, in which the path of a local copy replaces each address; and a dictionary from
+        each address to the path of its copy.
 
     Raises:
         ChunkflowError: an address is not valid, or its file cannot be fetched.

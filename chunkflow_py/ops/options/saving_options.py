@@ -1,4 +1,4 @@
-"""Options of commands that write or create volumes, and the objects that they describe."""
+"""Options of commands that write or create volumes, and operators made from these options."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def voxel_size_option(*short: str, instead_of: str) -> Decorator:
 
     Args:
         short: short spellings of the option.
-        instead_of: what has the voxel size that the option replaces, such as ``the volume's``.
+        instead_of: whose voxel size the option replaces, for the help, such as ``the volume's``.
     """
     return floats_option(
         "--voxel-size",

@@ -1,5 +1,7 @@
 """Conversion of voxels to grey levels and colours, by the same rules in every viewer.
 
+The ranges of the table are the values shown as black and as white (or as the full colour).
+
 | kind                  | one channel                          | several channels                  |
 |-----------------------|--------------------------------------|-----------------------------------|
 | affinity, probability | grey, 0 to 1 (integers: 0 to the     | sum of one colour per channel, 0  |
