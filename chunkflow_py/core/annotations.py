@@ -78,7 +78,10 @@ class Property:
             )
             raise ChunkError(msg)
         if self.labels and self.type in ("rgb", "rgba"):
-            msg = f"property {self.name} has labels and type {self.type}; only numbers have labels"
+            msg = (
+                f"property {self.name} has labels, but its type is {self.type}; leave out the "
+                "labels, or choose a numeric type"
+            )
             raise ChunkError(msg)
         dtype, extra = TYPES[self.type]
         given = np.asarray(self.values)
@@ -182,7 +185,8 @@ class Annotations:
 
     Attributes:
         kind: a key of `POSITIONS`.
-        geometry: (n, p, 3) float32, voxels, zyx; see the top of this module.
+        geometry: (n, p, 3) float32, voxels, zyx. Each annotation has p = 1 or 2 triples, whose
+            meaning depends on the kind; see the table at the top of this module.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
         ids: (n,) uint64, unique in the collection. Annotations that are saved with ``None`` get
             ids that are computed from their content.

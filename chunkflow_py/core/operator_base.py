@@ -210,7 +210,7 @@ class OperatorBase(HookBase, adds_hooks=True):
         """
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Receive the function that returns the box that later operators need for a task.
+        """Receive a function that computes which box the later operators need for a task.
 
         Called after `prepare`, if the pipeline uses ``--expand-margin-size auto``.
 
