@@ -56,7 +56,7 @@ class AffinityLayout:
 
     @property
     def offsets(self) -> tuple[Offset, ...]:
-        """For each channel, the offset from a voxel to the other voxel of the edge: z, y, x."""
+        """For each channel, the offset (z, y, x) from the voxel that stores a value to its neighbour."""
         step = -1 if self.at == "target" else 1
         nearest = (step, 0, 0), (0, step, 0), (0, 0, step)
         return tuple(nearest[channel] for channel in self.channels)

@@ -117,7 +117,7 @@ class Property:
 
     @classmethod
     def from_json(cls, document: dict[str, Any], values: NDArray[Any]) -> Property:
-        """Return the property that has *values*, and the name and type in *document*."""
+        """Return a property with *values*; its name, type and labels are read from *document*."""
         labels = zip(document.get("enum_values", ()), document.get("enum_labels", ()), strict=True)
         text = str(document.get("description", ""))
         return cls(document["id"], document["type"], values, text, dict(labels))
@@ -256,7 +256,7 @@ class Annotations:
         return len(self.geometry)
 
     def hull(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the lowest and the highest corner of each annotation, both (n, 3), zyx."""
+        """Return the two corners of the smallest box around each annotation, both (n, 3), zyx."""
         if self.kind == "ellipsoid":
             middle, radii = self.geometry[:, 0], self.geometry[:, 1]
             return middle - radii, middle + radii

@@ -156,7 +156,7 @@ class Scale(NamedTuple):
         return cls.of(Fraction(repr(float(a))) / Fraction(repr(float(b))) for a, b in pairs)
 
     def __mul__(self, other: Iterable[Fraction | int]) -> Scale:  # type: ignore[override]
-        """Multiply two scales: fine to medium times medium to coarse gives fine to coarse."""
+        """Multiply two scales; (coarse in medium voxels) * (medium in fine) is (coarse in fine)."""
         return Scale.of(a * b for a, b in zip(self, other, strict=True))
 
     @property

@@ -317,7 +317,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def times(self) -> int | None:
-        """For a loader: length of the time axis of its volume; a task may have a time index."""
+        """For a loader: length of the time axis of its volume; ``None`` without a time axis."""
         return None
 
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:

@@ -454,7 +454,7 @@ def _most(labels: NDArray[Any], shares: NDArray[np.float64]) -> NDArray[Any]:
 
 
 def _by_threads(work: Callable[[int], None], count: int) -> None:
-    """Call *work* with 0 to count - 1, in several threads."""
+    """Call *work* once with each of the numbers from 0 to count - 1, in several threads."""
     threads = min(usable_cores(), _MOST_THREADS, count)
     if threads < 2:
         for number in range(count):

@@ -162,7 +162,7 @@ class Environment(SourceBase):
 
     @cached_property
     def creators(self) -> tuple[VolumeCreator, ...]:
-        """Creators of the volume and its thumbnail."""
+        """Objects that create the output volume and, if there is one, its thumbnail."""
         from chunkflow_py.volume.engine.block_sizes import common_unit, fitting_block
         from chunkflow_py.volume.location import Location
         from chunkflow_py.volume.new_volume import VolumeCreator
