@@ -56,7 +56,7 @@ class AffinityLayout:
 
     @property
     def offsets(self) -> tuple[Offset, ...]:
-        """For each channel, the offset (z, y, x) from the voxel that stores a value to its neighbour."""
+        """For each channel, the offset (z, y, x) from a voxel to the neighbour across its edge."""
         step = -1 if self.at == "target" else 1
         nearest = (step, 0, 0), (0, step, 0), (0, 0, step)
         return tuple(nearest[channel] for channel in self.channels)

@@ -11,8 +11,8 @@ exceed the expected size. No other module of this package calls a decompressor.
 | brotli, lzf, zlib                | the output buffer has the expected size                      |
 | gzip and zlib, if imagecodecs is | the decoder stops after the expected number of bytes         |
 | not installed                    |                                                              |
-| zstd                             | the stored length is checked; without it, the output buffer  |
-|                                  | has the expected size                                        |
+| zstd                             | the stored length is checked; if no length is stored, the    |
+|                                  | output buffer has the expected size                          |
 | npy, npz                         | the lengths and the headers of the array files are checked   |
 """
 

@@ -59,7 +59,7 @@ def resident_bytes(proc: Path = _PROC) -> int:
 
 
 def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Return the memory that this process may use in total: what it uses now, and free memory.
+    """Return how many bytes this process may use in total: its present memory plus free memory.
 
     The free memory is the kernel's MemAvailable. If the container or the job (control groups,
     version 1 and 2) has a limit, and less memory is free below this limit, the lower number counts.
