@@ -148,8 +148,9 @@ def check_dataset(dataset: h5py.Dataset, what: str) -> None:
         size *= length
     if dataset.chunks is not None and size > BLOCK_BYTES:
         msg = (
-            f"{name} has blocks of {dataset.chunks} {dataset.dtype}, which are {size} bytes, more "
-            f"than the limit of {BLOCK_BYTES}; save the dataset again in smaller blocks"
+            f"{name} has blocks of shape {dataset.chunks} and type {dataset.dtype}, which have "
+            f"{size} bytes each, more than the limit of {BLOCK_BYTES} bytes; save the dataset "
+            "again in smaller blocks"
         )
         raise VolumeError(msg)
 
