@@ -11,6 +11,8 @@ target: at the upper voxel                                                    . 
 source: at the lower voxel                                                    a   b   .
 ```
 
+Here, a and b are the affinities of two edges, and a dot is a voxel that stores no affinity.
+
 For affinities between more distant voxels, each channel has an offset; see `parse_offsets`.
 """
 
@@ -35,10 +37,10 @@ _MOST_OFFSETS = 64
 
 @dataclass(frozen=True)
 class AffinityLayout:
-    """Where the affinities of three channels are stored.
+    """The order of three affinity channels, and which voxel of an edge stores the affinity.
 
     Attributes:
-        order: order of the channels.
+        order: axes of the channels, from the first channel to the last: ``xyz`` or ``zyx``.
         at: which of two neighbouring voxels stores their affinity. With ``target``, the upper voxel
             stores the affinity, so the value at a voxel is the affinity to its lower neighbour.
             With ``source``, the lower voxel stores the affinity.
@@ -54,7 +56,7 @@ class AffinityLayout:
 
     @property
     def offsets(self) -> tuple[Offset, ...]:
-        """For each channel, the offset from a voxel to the other voxel of the edge: z, y, x."""
+        """For each channel, the offset (z, y, x) from a voxel to the neighbour across its edge."""
         step = -1 if self.at == "target" else 1
         nearest = (step, 0, 0), (0, step, 0), (0, 0, step)
         return tuple(nearest[channel] for channel in self.channels)
@@ -62,9 +64,10 @@ class AffinityLayout:
     def arranged(self, affinity: NDArray[Any]) -> NDArray[Any]:
         """Convert affinities to channels in the order z, y, x, stored at the upper voxels.
 
-        If *affinity* is stored at the upper voxels already, the result is a view. Otherwise, each
-        channel moves by one voxel along its axis. The last plane is then lost and plane 0 becomes
-        0, because both planes belong to edges that leave the array.
+        If *affinity* is stored at the upper voxels already, the result is a view. Otherwise, the
+        values of each channel are shifted by one voxel along the axis of the channel. The values of
+        the last plane are then dropped, and the first plane is filled with zeros, because both
+        planes belong to edges that leave the array.
 
         Args:
             affinity: (3, z, y, x), stored in this layout.

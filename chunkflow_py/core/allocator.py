@@ -1,14 +1,17 @@
 """Settings that make the C allocator keep freed memory in the process.
 
+By default, the C library of Linux (glibc) requests new pages of memory from the kernel for each
+large buffer (it maps the pages), and returns the pages when the buffer is freed (it unmaps them).
+The kernel clears each page when the page is first used. A network frees and allocates buffers of
+the same sizes all the time, so clearing may take up to half of the time of a forward pass. If the
+process keeps freed memory, each layer of the network reuses the memory of earlier layers:
+
 ```
-default       layer 1: map, fault page by page, unmap | layer 2: map, fault page by page, unmap
+default       layer 1: map, clear each page, unmap    | layer 2: map, clear each page, unmap
 kept memory   layer 1: allocate                       | layer 2: reuse the memory of layer 1
 ```
 
-The C library of Linux (glibc) requests new pages from the kernel for each large buffer, and returns
-the pages when the buffer is freed. The kernel clears pages before it hands them out. A network
-frees and allocates buffers of the same sizes all the time, so clearing may take up to half of the
-time of a forward pass. docs/performance.md has measurements, and the alternatives that were tried.
+docs/performance.md has measurements, and the alternatives that were tried.
 """
 
 from __future__ import annotations

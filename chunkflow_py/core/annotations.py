@@ -78,7 +78,10 @@ class Property:
             )
             raise ChunkError(msg)
         if self.labels and self.type in ("rgb", "rgba"):
-            msg = f"property {self.name} has labels and type {self.type}; only numbers have labels"
+            msg = (
+                f"property {self.name} has labels, but its type is {self.type}; leave out the "
+                "labels, or choose a numeric type"
+            )
             raise ChunkError(msg)
         dtype, extra = TYPES[self.type]
         given = np.asarray(self.values)
@@ -114,7 +117,7 @@ class Property:
 
     @classmethod
     def from_json(cls, document: dict[str, Any], values: NDArray[Any]) -> Property:
-        """Return the property that has *values*, and the name and type in *document*."""
+        """Return a property with *values*; its name, type and labels are read from *document*."""
         labels = zip(document.get("enum_values", ()), document.get("enum_labels", ()), strict=True)
         text = str(document.get("description", ""))
         return cls(document["id"], document["type"], values, text, dict(labels))
@@ -182,7 +185,8 @@ class Annotations:
 
     Attributes:
         kind: a key of `POSITIONS`.
-        geometry: (n, p, 3) float32, voxels, zyx; see the top of this module.
+        geometry: (n, p, 3) float32, voxels, zyx. Each annotation has p = 1 or 2 triples, whose
+            meaning depends on the kind; see the table at the top of this module.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
         ids: (n,) uint64, unique in the collection. Annotations that are saved with ``None`` get
             ids that are computed from their content.
@@ -252,7 +256,7 @@ class Annotations:
         return len(self.geometry)
 
     def hull(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the lowest and the highest corner of each annotation, both (n, 3), zyx."""
+        """Return the two corners of the smallest box around each annotation, both (n, 3), zyx."""
         if self.kind == "ellipsoid":
             middle, radii = self.geometry[:, 0], self.geometry[:, 1]
             return middle - radii, middle + radii

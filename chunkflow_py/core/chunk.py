@@ -75,8 +75,8 @@ class Chunk(NDArrayOperatorsMixin):
     """A 3D or 4D array of voxels with its position, voxel size and kind.
 
     ```
-    domain  |------------------------------------------|   the volume of the chunk
-    bbox            |-----------|                           voxel_offset + size
+    domain  |------------------------------------------|   volume that the chunk was cut from
+    bbox            |-----------|                          chunk: from voxel_offset, of extent size
     ```
 
     NumPy functions work on the array: ``np.asarray(chunk)``, ``chunk + 1``, ``np.maximum(a, b)``.

@@ -6,12 +6,13 @@ exceed the expected size. No other module of this package calls a decompressor.
 
 | format                           | how the decoded size is limited                              |
 |----------------------------------|--------------------------------------------------------------|
-| bz2, xz, gzip members            | the decoder stops after the expected number of bytes         |
+| bz2, xz, several gzip members    | the decoder stops after the expected number of bytes         |
+| blosc, lz4, single gzip member   | the length stored in the data is checked before decoding     |
 | brotli, lzf, zlib                | the output buffer has the expected size                      |
-| blosc, gzip, lz4                 | the length stored in the data is checked before decoding     |
-| gzip, zlib without imagecodecs   | the decoder stops after the expected number of bytes         |
-| zstd                             | the stored length is checked; without it, the output buffer  |
-|                                  | has the expected size                                        |
+| gzip and zlib, if imagecodecs is | the decoder stops after the expected number of bytes         |
+| not installed                    |                                                              |
+| zstd                             | the stored length is checked; if no length is stored, the    |
+|                                  | output buffer has the expected size                          |
 | npy, npz                         | the lengths and the headers of the array files are checked   |
 """
 

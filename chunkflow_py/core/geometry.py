@@ -156,7 +156,7 @@ class Scale(NamedTuple):
         return cls.of(Fraction(repr(float(a))) / Fraction(repr(float(b))) for a, b in pairs)
 
     def __mul__(self, other: Iterable[Fraction | int]) -> Scale:  # type: ignore[override]
-        """Multiply two scales: fine to medium times medium to coarse gives fine to coarse."""
+        """Multiply two scales; (coarse in medium voxels) * (medium in fine) is (coarse in fine)."""
         return Scale.of(a * b for a, b in zip(self, other, strict=True))
 
     @property
@@ -213,12 +213,12 @@ class Scale(NamedTuple):
         return BoundingBox(Zyx(*starts), Zyx(*map(max, starts, stops)))
 
     def owners(self, voxel: Zyx) -> Iterator[Zyx]:
-        """Yield two fine voxels that show which boxes contain the coarse *voxel*.
+        """Yield two fine voxels, with which boxes that cover the coarse *voxel* can be found.
 
-        If a box of fine voxels contains one of these two fine voxels, `coarser` converts the box to
-        a box that contains *voxel*. Along an axis with a whole factor, the two are the last and the
-        first fine voxel inside *voxel*. Along any other axis, both are at the fine voxel that
-        contains the centre of *voxel*.
+        `coarser` converts each box of fine voxels that contains one of these two fine voxels to a
+        box of coarse voxels that contains *voxel*. Along an axis with a whole factor, the two are
+        the last and the first fine voxel inside *voxel*. Along any other axis, both are at the fine
+        voxel that contains the centre of *voxel*.
         """
         centre = [(2 * a + 1) * factor // 2 for a, factor in zip(voxel, self, strict=True)]
         covered = self.finer(BoundingBox.from_size(voxel, (1, 1, 1)))

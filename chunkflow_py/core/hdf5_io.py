@@ -148,8 +148,9 @@ def check_dataset(dataset: h5py.Dataset, what: str) -> None:
         size *= length
     if dataset.chunks is not None and size > BLOCK_BYTES:
         msg = (
-            f"{name} has blocks of {dataset.chunks} {dataset.dtype}, which are {size} bytes, more "
-            f"than the limit of {BLOCK_BYTES}; save the dataset again in smaller blocks"
+            f"{name} has blocks of shape {dataset.chunks} and type {dataset.dtype}, which have "
+            f"{size} bytes each, more than the limit of {BLOCK_BYTES} bytes; save the dataset "
+            "again in smaller blocks"
         )
         raise VolumeError(msg)
 
@@ -249,8 +250,8 @@ def _heap_text(owner: h5py.Dataset | h5py.File, name: str, data: bytes | None) -
 
     The attribute itself contains only the length of the text, and the position of the text in a
     heap (a part of the file for such texts). HDF5 allocates as many bytes as this length states and
-    reads the whole heap, but has no function that returns the length before. Therefore, this
-    function finds the length in the bytes that HDF5 reads while it searches for the attribute.
+    reads the whole heap, but has no function that returns the length in advance. Therefore,
+    this function finds the length in the bytes that HDF5 reads while it searches for the attribute.
 
     Raises:
         _LargeTextError: the text or its heap is too large, or its length is unknown.

@@ -59,10 +59,11 @@ def resident_bytes(proc: Path = _PROC) -> int:
 
 
 def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Return the memory that this process may use in total, including the memory in use.
+    """Return how many bytes this process may use in total: its present memory plus free memory.
 
-    The limit is the kernel's MemAvailable, or the limit of the container or job (control groups,
-    version 1 and 2) if that is lower. Cached file pages do not count as used.
+    The free memory is the kernel's MemAvailable. If the container or the job (control groups,
+    version 1 and 2) has a limit, and less memory is free below this limit, the lower number counts.
+    Cached file pages count as free.
 
     Args:
         proc: mount point of procfs.

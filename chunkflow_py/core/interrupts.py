@@ -95,7 +95,7 @@ def leave_closed_terminal(*_: object) -> None:
 
 
 def starts_worker(arguments: Sequence[str]) -> bool:
-    """Return whether the subcommand in *arguments* (of the command line) is in `WORKERS`."""
+    """Return whether the subcommand in a command line's *arguments* is one of `WORKERS`."""
     remaining = iter(arguments)
     for argument in remaining:
         if not argument.startswith("-"):
@@ -108,8 +108,9 @@ def starts_worker(arguments: Sequence[str]) -> bool:
 def keep_signals() -> None:
     """Record the first signal that asks this process to stop; end the process at the second.
 
-    The handlers stay until the process ends; code that installs other handlers must restore them.
-    At exit, after Python has removed its handlers, the signals are ignored.
+    The handlers stay until the process ends. Code that temporarily installs other handlers must
+    put these handlers back afterwards. At exit, after Python has removed its handlers, the signals
+    are ignored.
     """
     for number in on_stop_signals(_keep):
         atexit.register(signal.signal, number, signal.SIG_IGN)

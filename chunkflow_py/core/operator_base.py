@@ -210,7 +210,7 @@ class OperatorBase(HookBase, adds_hooks=True):
         """
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Receive the function that returns the box that later operators need for a task.
+        """Receive a function that computes which box the later operators need for a task.
 
         Called after `prepare`, if the pipeline uses ``--expand-margin-size auto``.
 
@@ -317,7 +317,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def times(self) -> int | None:
-        """For a loader: length of the time axis of its volume; a task may have a time index."""
+        """For a loader: length of the time axis of its volume; ``None`` without a time axis."""
         return None
 
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:

@@ -165,10 +165,14 @@ class ScaledBoxes(Sequence[BoundingBox]):
 
 
 def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
-    """Return *boxes* in voxels of *scale*; see `Scale.coarser`.
+    """Return *boxes* converted to voxels of another size; see `Scale.coarser`.
 
-    The result is a grid again if *boxes* is a grid whose boxes begin at boundaries of voxels of
-    *scale*.
+    The result is a grid again if *boxes* is a grid whose boxes begin at boundaries of the new
+    voxels.
+
+    Args:
+        boxes: boxes of tasks.
+        scale: size of a new voxel, in voxels of *boxes*.
     """
     if scale == UNIT_SCALE:
         return boxes
@@ -190,7 +194,12 @@ def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
 
 
 def largest_scaled(size: Zyx, scale: Scale) -> Zyx:
-    """Return the largest extent in voxels of *scale* that a box of extent *size* can have."""
+    """Return the largest extent of a box after conversion to voxels of another size.
+
+    Args:
+        size: extent of the box before the conversion, voxels, zyx.
+        scale: size of a new voxel, in old voxels.
+    """
     rows = zip(size, scale, strict=True)
     return Zyx(*(-(-n // f) + (n % f != 0 or f.denominator > 1) for n, f in rows))
 

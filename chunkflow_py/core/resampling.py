@@ -68,7 +68,7 @@ class _Taps(NamedTuple):
     """For each voxel of the result, its input voxels along one axis; each input voxel is a tap.
 
     Attributes:
-        position: (voxels, taps) position in the volume of each tap.
+        position: (voxels, taps) position of each tap along the axis, in voxels of the volume.
         weight: (voxels, taps) weight of each tap; 0 for taps that are not used.
     """
 
@@ -208,7 +208,7 @@ class Resampling:
     # --- positions ------------------------------------------------------------------------------
 
     def _span(self, axis: int, voxel: int) -> tuple[int, int]:
-        """Return the first and the last input voxel on which *voxel*, of the result, depends."""
+        """Return the first and the last input voxel on which *voxel* of the result depends."""
         factor, method = Fraction(self.scale[axis]), self.methods[axis]
         origin = self.origin[axis]
         if method == "nearest":
@@ -234,7 +234,7 @@ class Resampling:
         return p * (common // q), common, a * (common // b)
 
     def _nearest(self, axis: int, target: BoundingBox, box: BoundingBox) -> NDArray[np.int64]:
-        """Return, in *box*, the index of the input voxel that contains each centre of *target*."""
+        """Return the index in *box* of the input voxel at the centre of each voxel of *target*."""
         p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         index = ((2 * voxels + 1) * p + 2 * a) // (2 * q)
@@ -260,7 +260,10 @@ class Resampling:
         return _normalised(index, weight, box.start[axis], box.stop[axis])
 
     def _overlaps(self, axis: int, target: BoundingBox, box: BoundingBox) -> _Taps:
-        """Return the input voxels in *box*; weights are overlaps with each voxel of *target*."""
+        """Return, for each voxel of *target*, the input voxels in *box* that overlap the voxel.
+
+        The weights are the sizes of the overlaps.
+        """
         p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         first = (voxels * p + a) // q
@@ -451,7 +454,7 @@ def _most(labels: NDArray[Any], shares: NDArray[np.float64]) -> NDArray[Any]:
 
 
 def _by_threads(work: Callable[[int], None], count: int) -> None:
-    """Call *work* with 0 to count - 1, in several threads."""
+    """Call *work* once with each of the numbers from 0 to count - 1, in several threads."""
     threads = min(usable_cores(), _MOST_THREADS, count)
     if threads < 2:
         for number in range(count):

@@ -43,7 +43,7 @@ class PooledRun:
         return "paused" if is_paused else self.status.state
 
     def cells(self) -> tuple[str, ...]:
-        """Return the texts of the columns of the table."""
+        """Return the row of this run in the table of `PoolStatus.lines`, one text per column."""
         steps = self.status.stages
         finished, tasks = sum(s.totals.finished for s in steps), sum(s.tasks for s in steps)
         dead, queue = sum(s.totals.dead for s in steps), self.status.queue
@@ -73,7 +73,7 @@ class PoolStatus:
         return next((state for state in RUN_STATES if state in states), "complete")
 
     def lines(self) -> Iterator[str]:
-        """Yield a table as text."""
+        """Yield the lines of a table with one row per run, then a summary of all runs."""
         rows = [_TITLES, *(each.cells() for each in self.runs)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
         for row in rows:

@@ -1,9 +1,10 @@
 """`Source` and `Operator`, the commands of a pipeline, and the decorators that make them.
 
-An operator is one file of `chunkflow_py.ops` that holds a function ``command`` under one of three
-decorators. ``command`` receives the options once, checks them, and returns an object that is called
-for every task. Expensive set-up, such as loading a network, belongs in the ``__enter__`` of that
-object. The pipeline calls ``__enter__`` after all commands have accepted their options.
+Each operator is a file of `chunkflow_py.ops` with a function ``command``, which has one of the
+three decorators in the table. ``command`` receives the options once, checks them, and returns an
+object that is called for every task. Expensive set-up, such as loading a network, belongs in the
+``__enter__`` of that object. The pipeline calls ``__enter__`` after all commands have accepted
+their options.
 
 | decorator                        | ``command`` returns                                       |
 |----------------------------------|-----------------------------------------------------------|

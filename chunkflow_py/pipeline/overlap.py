@@ -41,7 +41,7 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """``read``, ``compute`` or ``write``."""
+        """Name of the stage: ``read``, ``compute`` or ``write``."""
         return self.operators[0].stage
 
 

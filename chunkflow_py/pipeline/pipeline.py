@@ -96,7 +96,7 @@ class _Made:
         self._voxels: Voxels | dict[str, Voxels] | None = None
 
     def ask(self, hooks: OperatorBase) -> None:
-        """Call the hooks one by one; if a hook raises, results of earlier hooks stay stored."""
+        """Call the hooks one by one, and store each result before the next hook may raise."""
         read = self.item.voxels
         if hooks.declares("bounds"):
             self.item = self.item._replace(domain=hooks.bounds())
@@ -297,7 +297,7 @@ class Pipeline:
             operator.hooks.prepare(outline)
 
     def _saved_as(self, operator: Operator) -> tuple[str, ...]:
-        """Return the known dtypes of the volumes that store the labels that *operator* makes."""
+        """Return the dtypes of the volumes that store the labels of *operator*, as far as known."""
         names, types = set(operator.outputs), []
         for later in self.operators[self.operators.index(operator) + 1 :]:
             if not names.isdisjoint(later.inputs):

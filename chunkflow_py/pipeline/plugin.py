@@ -46,7 +46,12 @@ def find_plugin(name: str) -> Path | None:
 
 
 def unknown_plugin(name: str, folder: Path) -> str:
-    """Return the message for a *name* that is neither a file nor an operator in *folder*."""
+    """Return the error message for a plugin that does not exist.
+
+    Args:
+        name: name as typed.
+        folder: folder with the operators of this package; the message suggests a similar name.
+    """
     operators = [entry.stem.replace("_", "-") for entry in folder.glob("[!_]*.py")]
     near = get_close_matches(name, operators, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""

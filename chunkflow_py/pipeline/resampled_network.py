@@ -8,16 +8,16 @@ network         |    0    |    1    |    2    |    3 |        patches, blending
 output          |  0  |  1  |  2  |  3  |  4  |  5  |         voxels of the input
 ```
 
-nnU-Net processes only the box around all voxels that are not 0. The voxels of the network then
-begin at the corner of this box. The output is 0 outside of the box, and tasks outside of it are
-skipped.
+Models of nnU-Net process only the box around all voxels that are not 0. The voxels of the network
+then begin at the corner of this box. The output is 0 outside of the box, and tasks outside of the
+box are skipped.
 
 The input of the network is float32, so that interpolated values are not rounded to the dtype of the
 image. The float32 output of the network is resampled before activation with ``--activate after``,
 conversion to uint8 and argmax.
 
 The pipeline runs three operators one after the other: an `InputResampler`, the network, and an
-`OutputResampler`. The network does not depend on the resampling.
+`OutputResampler`. The operator of the network is the same as without resampling.
 """
 
 from __future__ import annotations
@@ -138,10 +138,10 @@ class InputResampler(Resampler):
             normalisation are used here.
         warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
             maximum of their type.
-        rule: function of a box of the image and its voxel size. It returns the factor, the method
-            for the image and the method for the outputs. A model defines such a function if it has
-            its own rule for resampling. If *rule* is ``None``, *voxel_size_nm* and *method* are
-            used.
+        rule: function that takes a box of the image and the voxel size of the image. It returns the
+            factor, the method for the image and the method for the outputs. A model with its own
+            rule for resampling defines such a function. If *rule* is ``None``, *voxel_size_nm* and
+            *method* are used.
         processed: box of the image that the network processes (default: the whole image). If it is
             given, *rule* must be given.
         mask: name of a chunk, and for each channel of the input whether only voxels at which this
@@ -183,8 +183,8 @@ class InputResampler(Resampler):
         box = self.processed or domain
         if not domain.contains(box):
             msg = (
-                f"the statistics say that the voxels other than 0 lie in {box}, but the image is "
-                f"{domain} (zyx, voxels); compute the statistics of this image"
+                f"the statistics say that the voxels other than 0 lie in {box}, but the bounds of "
+                f"the image are {domain} (zyx, voxels); compute the statistics of this image"
             )
             raise OptionError(msg)
         scale, self.method, back = self.rule(box, size_nm)

@@ -127,7 +127,8 @@ class Environment(SourceBase):
     def chosen(self) -> TaskSize:
         """The best task size that fits into memory; see `TaskSizes.best`.
 
-        Workers that take their tasks from a queue do not exchange patches.
+        If the tasks are sent to a queue, the size is chosen for tasks that do not exchange patches,
+        because workers of such a queue do not exchange patches.
         """
         from chunkflow_py.inference.patch_grid import PatchGeometry
         from chunkflow_py.inference.task_size import TaskSizes
@@ -162,7 +163,7 @@ class Environment(SourceBase):
 
     @cached_property
     def creators(self) -> tuple[VolumeCreator, ...]:
-        """Creators of the volume and its thumbnail."""
+        """Objects that create the output volume and, if there is one, its thumbnail."""
         from chunkflow_py.volume.engine.block_sizes import common_unit, fitting_block
         from chunkflow_py.volume.location import Location
         from chunkflow_py.volume.new_volume import VolumeCreator

@@ -120,7 +120,8 @@ def overlapped(
                                         begin(c) ----------------------> result of c
     ```
 
-    The next item is started as soon as *stream* yields it, but no result waits for the next item.
+    The next item is started as soon as *stream* yields it. A result is yielded as soon as it is
+    ready, even if *stream* has not yielded the next item yet.
 
     Args:
         stream: items, taken one after the other in a separate thread.

@@ -132,7 +132,7 @@ class Gain:
 def exchange_of(
     patches: Patches, boxes: BoxGrid, tasks: int, workers: int, share: float
 ) -> Exchange | None:
-    """Return the exchange of patches for one network; ``None`` if tasks do not exchange patches.
+    """Return the amounts that tasks exchange for one network; ``None`` without an exchange.
 
     Args:
         patches: numbers of patches of the network, for *boxes*.

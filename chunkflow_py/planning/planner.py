@@ -377,7 +377,7 @@ class _Planner:
         self._take_gain()
 
     def _take_quotas(self) -> None:
-        """Compare what the machines need at the same time with the quotas of services."""
+        """Compare the simultaneous needs of all machines with the quotas of services."""
         found, settings = self.found, self.settings
         if (use := vcpu_use(self.instance, settings.fleet, settings.vcpu_quota)) is not None:
             found.quotas.append(use)

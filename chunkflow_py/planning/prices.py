@@ -233,7 +233,8 @@ def exchange_cost(
         prices: price table.
         protocol: protocol of the store of the parts; nothing is charged for stores without prices.
         exchanges: exchange of patches for each network whose tasks share patches.
-        seconds: duration of the step; the peak amount is assumed to be stored all the time.
+        seconds: duration of the step. The cost of storage assumes that the peak amount of parts is
+            stored for this whole time.
     """
     store = prices.stores.get(protocol or "")
     if store is None:

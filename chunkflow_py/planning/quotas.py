@@ -1,4 +1,4 @@
-"""Compare what a fleet needs at the same time with the quotas of the services that it uses."""
+"""Compare the simultaneous needs of a fleet of machines with the quotas of cloud services."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PLACES = {"s3": "S3, per prefix", "gs": "Google Cloud Storage, per bucket"}
 
 @dataclass(frozen=True)
 class QuotaUse:
-    """An amount that a run needs at the same time, and the quota for this amount.
+    """An amount that all workers of a run need simultaneously, and the quota for this amount.
 
     Attributes:
         what: the amount in words, such as ``messages in flight``.
-        amount: largest amount that the run needs.
+        amount: largest amount that the run needs at any moment.
         quota: largest amount that the service allows; ``None`` if it is not known.
         source: service or option that sets the quota.
         remedy: what to change if the amount is larger than the quota.
@@ -59,7 +59,9 @@ class QuotaUse:
 
 
 def vcpu_use(instance: Instance | None, fleet: Fleet, quota: int | None) -> QuotaUse | None:
-    """Return the virtual processors that the machines of a fleet have.
+    """Return how many virtual processors a fleet has, and how many the account may use.
+
+    The result is ``None`` if neither number is known.
 
     Args:
         instance: type of the machines; ``None`` if it is not known.

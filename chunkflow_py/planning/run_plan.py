@@ -131,7 +131,7 @@ class StepPlan:
         hours: the duration multiplied by the number of machines, in hours.
         cost: cost without an exchange, at the on-demand price or the price that the user gives.
         spot: cost without an exchange, at the spot price.
-        quotas: amounts that are needed at the same time, with the quotas of services.
+        quotas: amounts that all workers need simultaneously, with the quotas of services.
         suggestion: task size with less work or memory; ``None`` if the present size is as good.
         problems: reasons why the step cannot run, each with a remedy.
         notes: other remarks, which do not prevent the step from running.

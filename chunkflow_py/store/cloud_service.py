@@ -33,11 +33,11 @@ _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed
 def patiently(
     understand: Callable[[Exception], Failure], renew: Callable[[], None]
 ) -> Callable[[Exception], Failure]:
-    """Return a function that lets one call be tried again while its credentials are refused.
+    """Return a function like *understand* that classifies refused credentials as transient.
 
-    The function classifies failures like *understand*, with one difference: for `REFUSED_S` seconds
-    from the first refusal of the credentials, it reloads them and declares the failure transient.
-    The reason is that credentials may be replaced during a long run.
+    The function is for one call and its retries. Each time the cloud refuses the credentials, the
+    function reloads the credentials. It classifies the refusal as transient until `REFUSED_S`
+    seconds after the first refusal, because credentials may be replaced during a long run.
 
     Args:
         understand: function that classifies the exception of a failed try.

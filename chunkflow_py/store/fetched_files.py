@@ -48,7 +48,7 @@ class FetchedFile:
     """A local copy of a file.
 
     Attributes:
-        address: address of the file without credentials and pin.
+        address: address of the file, without credentials and without ``#sha256=``.
         path: path of the copy; its file name is the same as in the address.
         sha256: SHA-256 of the content, 64 hexadecimal digits.
     """

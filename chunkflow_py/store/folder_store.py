@@ -150,7 +150,7 @@ class FolderStore:
         return is_first
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Write *data* under each key that does not exist; return for each key if it was new."""
+        """Write *data* under each key that does not exist; return whether each key was written."""
         paths = [Path(self._path(key)) for key in keys]
         temporary = temporary_beside(paths[0])
         folders = {path.parent for path in paths}
@@ -293,10 +293,12 @@ def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
 
     ```
     1. write and sync .tmp-1f2e3d4c-name/TOKEN
-    2. claim          rename the folder to .tmp-claim-name; fails while another claim is not empty
+    2. claim          rename the folder .tmp-1f2e3d4c-name to .tmp-claim-name
     3. compare        check that the file still has the content *old* (``None``: does not exist)
     4. move           rename .tmp-claim-name/TOKEN to name
     ```
+
+    Step 2 fails while .tmp-claim-name contains the file of another process.
 
     A claim is not a lock: another process may remove the file in the claim at any time, and the
     move then fails. Therefore, a process that was suspended during its claim cannot undo a later

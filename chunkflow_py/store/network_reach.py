@@ -20,7 +20,8 @@ def reach_of(address: str) -> Reach:
     """Return which clients can reach an IP address.
 
     The result is ``loopback`` (only this machine), ``link-local`` (machines on the same link),
-    ``private`` (machines in the same network, or unknown) or ``public`` (all machines).
+    ``private`` (machines in the same network) or ``public`` (all machines). Multicast and reserved
+    addresses count as ``private``.
 
     Raises:
         ValueError: *address* is not a numeric IP address.
@@ -45,7 +46,8 @@ def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
 def may_send_on(origin: Reach | None, target: Reach) -> bool:
     """Return whether a server may redirect a client to another address.
 
-    A redirect is allowed to a public address, or to an address of the server's own kind.
+    A redirect is allowed to a public address, or to an address for which `reach_of` returns the
+    same as for the server.
 
     Args:
         origin: result of `reach_of` for the server; ``None`` if unknown.

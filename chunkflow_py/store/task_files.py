@@ -257,7 +257,8 @@ class ItemSaver(OperatorBase):
             if self.files.is_fixed and self._is_written and self._writer != task.region:
                 msg = (
                     f"task {task} would replace {self.files.name}, which task {self._writer} has "
-                    f"written; give {self.files.option} a prefix without an extension"
+                    f"written; for one file per task, give {self.files.option} a prefix without "
+                    "an extension"
                 )
                 raise VolumeError(msg)
             self._is_written, self._writer = True, task.region

@@ -28,7 +28,7 @@ class Transfers:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Time the transfer of the ``with`` block."""
+        """Measure the time of the ``with`` block, in which one object is transferred."""
         with self._lock:
             if not self._active:
                 self._since = monotonic()

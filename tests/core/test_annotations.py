@@ -83,7 +83,7 @@ def test_take_lists():
         (lambda: Property("k", "int16", [0.5]), "annotation 0 is 0.5, which is not of type int16"),
         (lambda: Property("k", "int16", [np.nan]), "annotation 0 is nan"),
         (lambda: Property("k", "rgb", np.ones((1, 4))), r"shape \(1, 4\), not .n, 3"),
-        (lambda: Property("k", "rgb", np.ones((1, 3)), labels={1: "a"}), "only numbers have"),
+        (lambda: Property("k", "rgb", np.ones((1, 3)), labels={1: "a"}), "choose a numeric type"),
         (lambda: Relation.to_one("a b", [1]), "relation 'a b' must have a name"),
         (lambda: Relation.to_one("to", [2**64]), "segment of relation to is 18446744073709551616"),
         (lambda: Relation("to", [2], np.ones(1, int)), "1 segments, but its counts add up to 2"),

@@ -261,9 +261,11 @@ class RunWatch:
         return b"" if cells is None else cells.astype("<u4").tobytes()
 
     def map(self, name: str, since: int) -> tuple[int, bool, bytes]:
-        """Return the version of a step's task states, and the changes since the version *since*.
+        """Return a step's task states that have changed after version *since*, or all states.
 
-        The second and third result are those of `TaskStates.changes`.
+        Returns:
+            The present version; whether the result contains all tasks; and the states, encoded as
+            in `TaskStates.changes`.
         """
         with self._lock:
             states = self.stage(name).states

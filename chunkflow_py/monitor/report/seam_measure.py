@@ -2,10 +2,13 @@
 
 ```
                  face between two tasks
- task a   . . o o o o | o o o o . .   task b         along one axis; the sheet is one line of voxels
-              | | |   ^   | | |
+ task a   . . o o o o | o o o o . .   task b         one line of voxels, perpendicular to the face
+               | | |  ^  | | |
               inside  face  inside                   pairs of neighbouring voxels
 ```
+
+In the drawing, REACH is 3, o is a voxel that is read, and a dot is a voxel that is not read. In the
+line below the voxels, each | marks a pair inside a task, and ^ marks the pair across the face.
 
 A face is the boundary between two neighbouring tasks. A sample of faces is measured. For each face,
 a slab of voxels is read. The slab extends REACH + 1 voxels to each side of the face and is at most

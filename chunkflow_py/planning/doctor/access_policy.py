@@ -69,8 +69,9 @@ class Policy:
     """Permissions that the submitter and the workers of a run need.
 
     Attributes:
-        run: address of the run directory, as users see it.
-        home: address of the run directory; ``None`` if the directory is not in a cloud.
+        run: address of the run directory for the report, without credentials.
+        home: address of the run directory to which the policies give access; ``None`` if the
+            directory is not in a cloud, where no policy is needed.
         outputs: objects that the run writes.
         inputs: objects that the run only reads, including output of other runs that this run
             reuses.

@@ -316,8 +316,9 @@ def compare_precisions(
     Args:
         check: name of the check that the findings belong to.
         device: device that computes the convolutions.
-        precisions: any of ``float16``, ``bfloat16`` and ``TF32``. The convolutions use the memory
-            format channels last, because networks use this format in these precisions.
+        precisions: any of ``float16``, ``bfloat16`` and ``TF32``. The convolutions use
+            PyTorch's memory format ``channels_last_3d``, because networks use this format in these
+            precisions.
 
     Yields:
         For each precision with a wrong result, a problem. For all other precisions together, one
@@ -397,8 +398,8 @@ def time_convolution(device: torch.device, dtype: str = "float32") -> tuple[floa
 
     Args:
         device: device that computes the convolution.
-        dtype: ``float32``, ``float16`` or ``bfloat16``. Except with ``float32``, the memory format
-            is channels last.
+        dtype: ``float32``, ``float16`` or ``bfloat16``. The memory format is
+            ``channels_last_3d``, except with ``float32``.
 
     Returns:
         Three numbers: the seconds of the fastest of three runs, the multiplications and additions
