@@ -201,7 +201,7 @@ def _run_lines(section: str, run: dict[str, Any], machines: int, look_s: float) 
     result = [Line(section, name, text, "", None, "met" if is_complete else "not met")]
     if run["priority"]:
         ideal_h = tasks * fleet["task_s"] / machines / HOUR
-        ratio = f"{hours / ideal_h:.2f} times the ideal of all machines"
+        ratio = f"{hours / ideal_h:.2f} times as long as if all machines worked only for this run"
         result += [
             Line(section, f"{name}: time", ratio),
             at_most(
