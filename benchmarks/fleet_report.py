@@ -206,7 +206,7 @@ def _run_lines(section: str, run: dict[str, Any], machines: int, look_s: float) 
             Line(section, f"{name}: time", ratio),
             at_most(
                 section,
-                f"{name}: tasks of the other run that ended while it had waiting tasks",
+                f"{name}: tasks of the other run that ended while this run had waiting tasks",
                 run["after"] - run["before"],
                 2 * machines,
                 "",
@@ -219,7 +219,7 @@ def _run_lines(section: str, run: dict[str, Any], machines: int, look_s: float) 
             Line(
                 section,
                 f"{name}: budget of ${stop['budget']:,.0f}",
-                f"${stop['cost']:,.2f} when all machines had ended; raised {stop['waited_h']:.1f} "
+                f"${stop['cost']:,.2f} when all machines had ended; budget raised {stop['waited_h']:.1f} "
                 "h later",
                 f"at most ${limit:,.2f} (one task per machine)",
                 stop["cost"] / limit,
