@@ -219,8 +219,8 @@ def _run_lines(section: str, run: dict[str, Any], machines: int, look_s: float) 
             Line(
                 section,
                 f"{name}: budget of ${stop['budget']:,.0f}",
-                f"${stop['cost']:,.2f} when all machines had ended; budget raised {stop['waited_h']:.1f} "
-                "h later",
+                f"${stop['cost']:,.2f} when all machines had ended; budget raised "
+                f"{stop['waited_h']:.1f} h later",
                 f"at most ${limit:,.2f} (one task per machine)",
                 stop["cost"] / limit,
                 "met" if stop["cost"] <= limit else "not met",
