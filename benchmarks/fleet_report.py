@@ -201,12 +201,12 @@ def _run_lines(section: str, run: dict[str, Any], machines: int, look_s: float) 
     result = [Line(section, name, text, "", None, "met" if is_complete else "not met")]
     if run["priority"]:
         ideal_h = tasks * fleet["task_s"] / machines / HOUR
-        ratio = f"{hours / ideal_h:.2f} times the ideal of all machines"
+        ratio = f"{hours / ideal_h:.2f} times as long as if all machines worked only for this run"
         result += [
             Line(section, f"{name}: time", ratio),
             at_most(
                 section,
-                f"{name}: tasks of the other run that ended while it had waiting tasks",
+                f"{name}: tasks of the other run that ended while this run had waiting tasks",
                 run["after"] - run["before"],
                 2 * machines,
                 "",
@@ -219,8 +219,8 @@ def _run_lines(section: str, run: dict[str, Any], machines: int, look_s: float) 
             Line(
                 section,
                 f"{name}: budget of ${stop['budget']:,.0f}",
-                f"${stop['cost']:,.2f} when all machines had ended; raised {stop['waited_h']:.1f} "
-                "h later",
+                f"${stop['cost']:,.2f} when all machines had ended; budget raised "
+                f"{stop['waited_h']:.1f} h later",
                 f"at most ${limit:,.2f} (one task per machine)",
                 stop["cost"] / limit,
                 "met" if stop["cost"] <= limit else "not met",

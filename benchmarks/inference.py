@@ -215,7 +215,7 @@ def documented(results: list[Path]) -> str:
             f"{about['processor']} ({', '.join(about['instructions'])}), "
             f"{about['memory_gb']} GB; Python {about['python']}, torch {about['torch']}, "
             f"OpenVINO {about['openvino']}, NumPy {about['numpy']}. Medians of {report['rounds']} "
-            f"interleaved rounds; large chunks run in a third of the rounds, at least one. "
+            f"interleaved rounds; large chunks run in a third of the rounds, but at least in one. "
             f"Recorded in `benchmarks/results/{path.name}`.\n\n"
             f"{as_markdown(lines(report))}\n"
         )

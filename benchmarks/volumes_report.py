@@ -182,7 +182,7 @@ def convert_lines(case: Case) -> list[Line]:
         result.append(Line(case.name, name, text))
     result += [not_measured(case.name, name, "", why) for name, why in case.errors.items()]
     for own in (SYNCED, PROGRAM):
-        what = f"speed relative to {CONVERT_PEER}, {own}"
+        what = f"speed of `{own}` relative to `{CONVERT_PEER}`"
         if reason := case.missing((own, CONVERT_PEER)) or _differing(case, (own, CONVERT_PEER)):
             result.append(not_measured(case.name, what, f"at least {CONVERT_TARGET:.2f} x", reason))
         else:
