@@ -2,8 +2,8 @@
 
 | from      | to               | rule                                                            |
 |-----------|------------------|-----------------------------------------------------------------|
-| map       | uint8, uint16    | clamp to [0, 1], count the clamped voxels, and round 255·p      |
-|           |                  | (uint16: 65535·p) half to even                                  |
+| map       | uint8, uint16    | clamp each value p to [0, 1], count the clamped voxels, and     |
+|           |                  | round 255·p (uint16: 65535·p) half to even                      |
 | float     | integer          | round half to even; a value that does not fit is an error       |
 | integer   | integer or float | the same number; a value that does not fit is an error          |
 | float     | float            | the nearest value; an overflow is an error                      |

@@ -266,7 +266,7 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
 
 @cache
 def _sorting_network(count: int) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of columns to compare, in this order, so that *count* columns get sorted.
+    """Return the pairs of columns to compare, in order, so that rows of *count* values get sorted.
 
     The method is Batcher's merge exchange (Knuth, The Art of Computer Programming, volume 3,
     section 5.2.2, algorithm M). It compares whole columns, which is faster than sorting short rows.

@@ -7,6 +7,8 @@ em.n5/s0/0/0/0               one block:
 
 | mode | n | x | y | z | (elements) | voxels, big endian, x fastest, compressed |
   u16   u16  u32 ...      u32 in mode 1
+
+  n: number of axes; x, y, z: extent; elements: number of voxels
 ```
 
 In extents, keys and block headers, N5 lists x first. This module reverses these lists to z, y, x,
@@ -200,7 +202,7 @@ def _kind(document: Mapping[str, Any], group: Mapping[str, Any]) -> Kind | None:
 
 
 class N5Layout(BlockLayout):
-    """Blocks of one dataset, for reading.
+    """Locates and decodes the blocks of one dataset.
 
     Args:
         document: content of the ``attributes.json`` of the dataset.

@@ -2,6 +2,8 @@
 
 ```
 | shard index | entries ... | minishard indices: number, gap and length of each entry |
+
+  gap: number of bytes from the end of the previous entry to the start of the entry
 ```
 
 The number of an entry determines its shard and its minishard (a group of entries with one index):
