@@ -214,7 +214,7 @@ def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool)
 
 
 def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
-    """Return whether each cell in a plane of cells contains several labels, (y, x) bool.
+    """Return, for each cell of a plane of cells, whether it has several labels: (y, x) bool.
 
     Planes are compared first, then rows, then columns, so that most memory access is contiguous. A
     cell must be larger than one voxel.

@@ -1,4 +1,4 @@
-"""Records of how the objects of a volume were labelled: one document per task, beside the blocks.
+"""Record how the objects of a volume were labelled, in one document per task beside the blocks.
 
 ```
 ARRAY/labelling/0-64_0-512_0-512.json    {"by": "connected-components", "connectivity": 6, ...}

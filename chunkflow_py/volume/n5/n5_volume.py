@@ -1,4 +1,4 @@
-"""N5 volumes, read only: single datasets, and groups of levels s0, s1, ...
+"""Read N5 volumes: single datasets, and groups of levels s0, s1, ...
 
 ```
 em.n5/attributes.json        of the group: resolution, offset, downsampling factors
@@ -171,7 +171,7 @@ def _geometry(
 
 
 def _named(values: Sequence[Any], axes: Sequence[str], missing: Any) -> list[Any]:
-    """Return the values for z, y, x; *values* are one per axis, or the values for x, y, z."""
+    """Return *values*, which are given for each of *axes* or for x, y, z, in the order z, y, x."""
     names = axes if len(values) == len(axes) else AXES[::-1]
     by_name = dict(zip(names, values, strict=True))
     return [by_name.get(name, missing) for name in AXES]

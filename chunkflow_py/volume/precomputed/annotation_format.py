@@ -1,4 +1,4 @@
-"""Encoding of annotations in the precomputed format of Neuroglancer.
+"""Encode and decode annotations in the precomputed format of Neuroglancer.
 
 ```
 info                          kind, bounds, properties, relations and indices, JSON

@@ -275,7 +275,7 @@ def taken(rows: NDArray[Any], lists: Lists, order: NDArray[Any]) -> tuple[NDArra
 def scatter(
     numbers: NDArray[Any], rows: NDArray[Any], lists: Lists, into: Buckets, segments: list[Buckets]
 ) -> None:
-    """Add row i to bucket ``numbers[i]`` of *into*, and its segments to *segments* likewise."""
+    """Add row i to bucket ``numbers[i]`` of *into*, and its segments to that bucket of *segments*."""
     into.add(numbers, rows)
     for number, (each, buckets) in enumerate(zip(lists, segments, strict=True)):
         buckets.add(np.repeat(numbers, rows["counts"][:, number]), each)

@@ -1,4 +1,4 @@
-"""Shards: many numbered entries in one object, the format ``neuroglancer_uint64_sharded_v1``.
+"""Read and write shards, which are objects of many entries (``neuroglancer_uint64_sharded_v1``).
 
 ```
 | shard index | entries ... | minishard indices: number, gap and length of each entry |
