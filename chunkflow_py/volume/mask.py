@@ -31,7 +31,7 @@ READ_BYTES = 1 << 24  # of the mask, at once
 
 @dataclass(frozen=True)
 class BoxMask:
-    """Selects the voxels of a box that are kept; is upsampled only when the mask is applied.
+    """A mask that keeps some voxels of a box; upsampling is delayed until the mask is applied.
 
     ```
     mask       |  0  |  1  |  2  |      upsampling: each voxel takes the value of the mask voxel

@@ -189,7 +189,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def stored_type(self) -> str | None:
-        """Return the dtype of the stored voxels; ``None`` if it depends on the first chunk."""
+        """Return the dtype of the stored voxels; ``None`` if it is not known yet."""
         return self.saver.stored_type()
 
     def _save_labelling(self, chunk: Chunk, time: int | None) -> tuple[Stored, ...]:

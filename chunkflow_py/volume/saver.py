@@ -230,7 +230,7 @@ class VolumeSaver:
         return self.place.url
 
     def stored_type(self) -> str | None:
-        """Return the dtype of the stored voxels; ``None`` if it depends on the first chunk."""
+        """Return the dtype of the stored voxels; ``None`` if it is not known yet."""
         if self.dtype is not None:
             return str(self.dtype)
         if self._is_announced:
@@ -244,7 +244,7 @@ class VolumeSaver:
             return None
 
     def known_bounds(self) -> BoundingBox | None:
-        """Return the bounds of the volume; ``None`` if they depend on the first chunk."""
+        """Return the bounds of the volume; ``None`` if they are not known yet."""
         if self.volume is not None:
             return self.volume.bounds
         return None if self._planned is None else self._planned[0]

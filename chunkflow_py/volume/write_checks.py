@@ -94,21 +94,25 @@ def check_asked(
     size = volume.bounds.size
     unit = getattr(volume, "write_unit", None) or getattr(volume, "shard_size", None)
     there = getattr(volume, "encoding", None)
-    pairs: list[tuple[str, object, object]] = []  # option, asked for, existing
+    # option, requested value, existing value, words before and after the existing value
+    pairs: list[tuple[str, object, object, str, str]] = []
     if block_size is not None:
-        pairs.append(("--block-size", block_size.low(size), volume.block_size.low(size)))
+        existing = volume.block_size.low(size)
+        pairs.append(("--block-size", block_size.low(size), existing, "block size ", ""))
     if shard_size is not None:
         unit = unit or volume.block_size
-        pairs.append(("--shard-size", shard_size.low(size), unit.low(size)))
+        pairs.append(("--shard-size", shard_size.low(size), unit.low(size), "shard size ", ""))
     if encoding is not None and there is not None:
-        pairs.append(("--encoding", encoding, there))
-    if times is not None:
-        pairs.append(("--times", times, volume.times or "no time axis"))
-    for option, asked, found in pairs:
+        pairs.append(("--encoding", encoding, there, "encoding ", ""))
+    if times is not None and volume.times:
+        pairs.append(("--times", times, volume.times, "", " time points"))
+    elif times is not None:
+        pairs.append(("--times", times, "no time axis", "", ""))
+    for option, asked, found, before, after in pairs:
         if asked != found:
             msg = (
-                f"{option} is {asked}, but {url} already exists with {found}; leave out {option}, "
-                "or write to another volume"
+                f"{option} is {asked}, but {url} already exists with {before}{found}{after}; leave "
+                f"out {option}, or write to another volume"
             )
             raise VolumeError(msg)
 

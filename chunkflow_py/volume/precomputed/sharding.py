@@ -1,4 +1,4 @@
-"""Read and write shards, which are objects of many entries (``neuroglancer_uint64_sharded_v1``).
+"""Read and write shards: objects of many entries, the format ``neuroglancer_uint64_sharded_v1``.
 
 ```
 | shard index | entries ... | minishard indices: number, gap and length of each entry |

@@ -471,9 +471,8 @@ def plain_attributes(
 ) -> dict[str, Any]:
     """Return the attributes of a single array.
 
-    ``dimension_units`` are for Neuroglancer and tensorstore. The other attributes, such as
-    ``voxel_size`` (nm, zyx) and ``voxel_offset`` (voxels, zyx), have the names of those in HDF5
-    files.
+    ``dimension_units`` are for Neuroglancer and tensorstore. ``voxel_size`` (nm, zyx) and
+    ``voxel_offset`` (voxels, zyx) have the names that this package also uses in HDF5 files.
     """
     scale = dict(zip(AXES, spec.voxel_size_nm, strict=True))
     return {
@@ -525,7 +524,7 @@ def _transformations(
 
 
 def _has_known_range(spec: VolumeSpec) -> bool:
-    """Return whether the full range of the dtype or kind is a good contrast window for viewers.
+    """Return whether the range of all possible values is a good contrast window for viewers.
 
     The format requires a contrast window in each description of a channel. Therefore, channels
     without names are described only if this function returns true.
