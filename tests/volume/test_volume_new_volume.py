@@ -84,7 +84,7 @@ def em(request, tmp_path):
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
-        ({"block_size": Zyx(8, 16, 16)}, r"--block-size is \(8, 16, 16\), but .* block size \(8, 32, 32\)"),
+        ({"block_size": Zyx(8, 16, 16)}, r"is \(8, 16, 16\), but .* block size \(8, 32, 32\)"),
         ({"shard_size": Zyx(16, 64, 64)}, r"--shard-size is .* with shard size \(8, 32, 32\)"),
         ({"encoding": "gzip"}, "--encoding is gzip, but .* with encoding raw"),
         ({"times": 2}, "--times is 2, but .* with no time axis"),

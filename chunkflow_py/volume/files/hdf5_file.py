@@ -191,7 +191,7 @@ class Sink(io.RawIOBase):
                 return fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 if time.monotonic() > end:
-                    msg = f"cannot write {path}: other programs are reading it; close these programs"
+                    msg = f"cannot write {path}: other programs are reading it; end these programs"
                     raise VolumeError(msg) from error
                 time.sleep(_STEP_S)
 
