@@ -1,4 +1,4 @@
-"""Open and create volumes: one `Volume` protocol, one driver per format."""
+"""Open and create volumes; each format has a driver, whose volumes follow the `Volume` protocol."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class ArrayAddress:
 
     @cached_property
     def arrays(self) -> frozenset[str]:
-        """Identities of the stored arrays: one per format in which the folder holds a volume."""
+        """Identities of the stored arrays: one for each format of the volumes in the folder."""
         if self.mip is None:
             return self.containers
         if self.scheme == "file" and (self.dataset or os.path.isfile(self.path)):  # noqa: PTH113

@@ -2,8 +2,8 @@
 
 | from      | to               | rule                                                            |
 |-----------|------------------|-----------------------------------------------------------------|
-| map       | uint8, uint16    | clamp to [0, 1], count the clamped voxels, and round 255·p      |
-|           |                  | (uint16: 65535·p) half to even                                  |
+| map       | uint8, uint16    | clamp each value p to [0, 1], count the clamped voxels, and     |
+|           |                  | round 255·p (uint16: 65535·p) half to even                      |
 | float     | integer          | round half to even; a value that does not fit is an error       |
 | integer   | integer or float | the same number; a value that does not fit is an error          |
 | float     | float            | the nearest value; an overflow is an error                      |
@@ -126,8 +126,8 @@ def map_to_integer(values: NDArray[Any], out: NDArray[Any]) -> int:
 
     Args:
         values: float map of any shape, without NaN; not modified. Half-precision values are first
-            converted to single precision, because half precision cannot represent 65535. The
-            product of single or double precision is computed in that precision, as on a GPU.
+            converted to single precision, because half precision cannot represent 65535. Values of
+            single or double precision are multiplied in their own precision, as on a GPU.
         out: array for the result, of the same shape: uint8 (for 255·p) or uint16 (for 65535·p).
 
     Returns:

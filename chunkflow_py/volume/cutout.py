@@ -73,7 +73,8 @@ class Cutout:
     ) -> tuple[BoundingBox, BoundingBox]:
         """Return the box to read, clipped to *bounds*, and the domain of the chunk.
 
-        If the task has no box, the domain of an explicit cut is the cut itself.
+        The domain is *bounds*, except for an explicit cut without a task's box: then, the domain is
+        the cut itself.
 
         Args:
             bounds: box of all voxels of the volume or file.

@@ -1,4 +1,4 @@
-"""A volume as a lazy dask array: the process that needs a dask chunk reads it.
+"""Present a volume as a lazy dask array: a dask chunk is read by the process that needs it.
 
 ```
 volume   |----|----|----|----|----|--|      write units

@@ -214,7 +214,7 @@ def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool)
 
 
 def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
-    """Return whether each cell in a plane of cells contains several labels, (y, x) bool.
+    """Return, for each cell of a plane of cells, whether it has several labels: (y, x) bool.
 
     Planes are compared first, then rows, then columns, so that most memory access is contiguous. A
     cell must be larger than one voxel.
@@ -266,7 +266,7 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
 
 @cache
 def _sorting_network(count: int) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of columns to compare, in this order, so that *count* columns get sorted.
+    """Return the pairs of columns to compare, in order, so that rows of *count* values get sorted.
 
     The method is Batcher's merge exchange (Knuth, The Art of Computer Programming, volume 3,
     section 5.2.2, algorithm M). It compares whole columns, which is faster than sorting short rows.

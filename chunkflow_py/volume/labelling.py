@@ -1,8 +1,8 @@
-"""Records of how the objects of a volume were labelled: one document per task, beside the blocks.
+"""Record how the objects of a volume were labelled, in one document per task beside the blocks.
 
 ```
 ARRAY/labelling/0-64_0-512_0-512.json    {"by": "connected-components", "connectivity": 6, ...}
-ARRAY/labelling/t3_0-64_...              of time index 3
+ARRAY/labelling/t3_0-64_...              the same, for a task that writes time index 3
 ```
 
 ARRAY is the folder or prefix with the blocks of the level. A task writes the document of its box

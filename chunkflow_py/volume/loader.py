@@ -45,8 +45,8 @@ class VolumeLoader(OperatorBase):
     """Loads into each task the part of a volume that the task needs, or the whole volume.
 
     If neighbouring tasks share blocks, decoded blocks are cached. The cache has room for the blocks
-    of a plane of tasks, of a row of tasks, or of two tasks. The largest of these three sizes is
-    chosen that is at most 512 MiB (32 MiB for a volume on a local disk).
+    of a plane of tasks, of a row of tasks, or of two tasks: the largest of these three sizes that
+    does not exceed 512 MiB (32 MiB for a volume on a local disk).
 
     Attributes:
         source: object that opens the volume, or the file of each task.

@@ -31,7 +31,7 @@ READ_BYTES = 1 << 24  # of the mask, at once
 
 @dataclass(frozen=True)
 class BoxMask:
-    """Which voxels of a box to keep; stored at the resolution of the mask until it is applied.
+    """A mask that keeps some voxels of a box; upsampling is delayed until the mask is applied.
 
     ```
     mask       |  0  |  1  |  2  |      upsampling: each voxel takes the value of the mask voxel

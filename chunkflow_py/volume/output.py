@@ -140,7 +140,7 @@ class VolumeOutput(OperatorBase):
         """Create the volume and its thumbnail before the first chunk, if they are missing.
 
         Returns:
-            The address of the volume, if this call has created it.
+            The address of the volume if this call has created the volume, else ``None``.
 
         Raises:
             OptionError: a property of the volume depends on the first chunk.
@@ -189,7 +189,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def stored_type(self) -> str | None:
-        """Return the dtype of the stored voxels, if an option or the volume determines it."""
+        """Return the dtype of the stored voxels; ``None`` if it is not known yet."""
         return self.saver.stored_type()
 
     def _save_labelling(self, chunk: Chunk, time: int | None) -> tuple[Stored, ...]:

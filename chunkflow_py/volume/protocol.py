@@ -366,8 +366,8 @@ def check_chunk(chunk: Chunk, volume: Volume, time: int | None = None) -> None:
     """
     if chunk.dtype != volume.dtype:
         msg = (
-            f"chunk {chunk.bbox} is {chunk.dtype}, but {volume.url} holds {volume.dtype}; "
-            "convert the chunk, or write to another volume"
+            f"chunk {chunk.bbox} has the dtype {chunk.dtype}, but {volume.url} has the dtype "
+            f"{volume.dtype}; convert the chunk, or write to another volume"
         )
         raise ChunkError(msg)
     if chunk.channels != (volume.channels or 1):

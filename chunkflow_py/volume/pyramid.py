@@ -1,4 +1,4 @@
-"""The coarser levels of a volume, each computed from the next finer level.
+"""Compute and write the coarser levels of a volume, each from the next finer level.
 
 ```
 level 0   |---------------|---------------|---------------|----|    tasks

@@ -1,4 +1,4 @@
-"""A sample of the voxels of a volume, from boxes that are spread over it."""
+"""Sample the voxels of a volume, in boxes that are spread over the volume."""
 
 from __future__ import annotations
 

@@ -7,12 +7,13 @@ Properties of a new volume:
 | bounds                 | an option, else the domain of the pipeline's input, else the box       |
 |                        | around all tasks, else the domain of the first chunk                   |
 | block size             | an option, else the largest size up to 64 voxels that aligns all tasks |
-| time points            | an option, else the input of the pipeline, if a time index is written  |
-| dtype, channels, kind, | options, else the first chunk; before the first chunk (see             |
-| voxel size             | `create_output`), the known properties of the pipeline's output        |
+| time points            | an option, else the input of the pipeline; without an option, a volume |
+|                        | has a time axis only if the tasks write to a time index                |
+| dtype, channels, kind, | options, else the first chunk; `create_output`, which is called before |
+| voxel size             | the first chunk, uses the known properties of the pipeline's output    |
 
-If options give neither the bounds nor the block size, and the tasks do not align with any blocks
-that begin at the start of these bounds, the bounds are the box around all tasks.
+If no block size aligns all tasks with blocks that begin at the start of these bounds, and no option
+gives the bounds or the block size, the bounds are the box around all tasks.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ class VolumeSaver:
         *,
         has_tasks: bool = True,
     ) -> None:
-        """Check the boxes of all tasks against the write units, before the first task.
+        """Check before the first task that all tasks can write, and that none share a write unit.
 
         Args:
             boxes: for each task, the box that the task has when it arrives at the saver, if known.
@@ -191,10 +192,10 @@ class VolumeSaver:
         self._check_boxes(bounds, unit)
 
     def create_output(self) -> str | None:
-        """Create a missing volume before the first chunk, with properties from `prepare`.
+        """Create a missing volume before the first chunk, from the arguments of `prepare`.
 
         Returns:
-            The address of the volume, if this call has created it.
+            The address of the volume if this call has created the volume, else ``None``.
 
         Raises:
             OptionError: a property of the volume depends on the first chunk.
@@ -229,7 +230,7 @@ class VolumeSaver:
         return self.place.url
 
     def stored_type(self) -> str | None:
-        """Return the dtype of the stored voxels, if an option or the volume determines it."""
+        """Return the dtype of the stored voxels; ``None`` if it is not known yet."""
         if self.dtype is not None:
             return str(self.dtype)
         if self._is_announced:
@@ -243,7 +244,7 @@ class VolumeSaver:
             return None
 
     def known_bounds(self) -> BoundingBox | None:
-        """Return the bounds of the volume, if they are known before the first chunk."""
+        """Return the bounds of the volume; ``None`` if they are not known yet."""
         if self.volume is not None:
             return self.volume.bounds
         return None if self._planned is None else self._planned[0]
@@ -251,9 +252,9 @@ class VolumeSaver:
     def __call__(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
         """Write the part of *chunk* inside the bounds of the volume; return the stored objects.
 
-        Voxels of another dtype are converted only if no value changes by more than rounding: a map
-        to uint8 (255·p, rounded half to even), a float to another float type, an integer to a wider
-        type.
+        Voxels are converted to the dtype of the volume if no value changes by more than rounding.
+        Floats can be converted to another float type, integers to a wider integer type, and
+        probabilities and affinities to uint8: p becomes 255·p, rounded half to even.
 
         Args:
             chunk: the chunk to write.
@@ -281,7 +282,7 @@ class VolumeSaver:
         return volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
 
     def left_out(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
-        """Return records of the objects of a chunk that is not written.
+        """Return a record of each object that would store *chunk*, which is not written.
 
         With these records, the ledger knows that the objects are missing on purpose.
         """
@@ -329,7 +330,7 @@ class VolumeSaver:
         msg = (
             f"the pipeline makes voxels of {size_nm} nm, but {self.url} has voxels of "
             f"{volume.voxel_size_nm} nm (zyx) at mip {self.mip}; write to another volume or --mip, "
-            "or correct the size with --voxel-size of the loader"
+            "or correct the size with the option --voxel-size of the operator that loads the chunk"
         )
         raise ChunkError(msg)
 

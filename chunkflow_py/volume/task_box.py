@@ -31,7 +31,8 @@ class BoxCheck:
     """Compares chunks with the boxes of their tasks.
 
     Attributes:
-        domain: bounds of the volume that the pipeline reads, in voxels of the chunk, if known.
+        domain: bounds of the volume that the pipeline reads, in voxels of the chunk, if known; a
+            chunk need not cover the part of its task's box that is outside these bounds.
     """
 
     domain: BoundingBox | None = None
@@ -80,7 +81,7 @@ class BoxCheck:
 def stored_inside(
     volume: Any, tasks: Any, shrink: Zyx = Zyx(1, 1, 1), time: int | None = None
 ) -> Iterator[Leftover]:
-    """Yield the stored write units of a volume that are inside the boxes of tasks.
+    """Yield the write units of *volume* that are already stored in the boxes of tasks.
 
     Args:
         volume: volume that the tasks write.

@@ -281,7 +281,7 @@ def loader_of(
 
 
 def _places(spec: Any) -> Iterator[str]:
-    """Yield the addresses of all arrays in the complete spec that TensorStore gives when open."""
+    """Yield the addresses of all arrays in *spec*, the spec of an open array."""
     if isinstance(spec, list):
         for each in spec:
             yield from _places(each)

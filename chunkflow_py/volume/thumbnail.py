@@ -1,8 +1,8 @@
-"""A thumbnail of a volume: a small uint8 image, written chunk by chunk beside the volume.
+"""Compute the thumbnail of a volume, a small uint8 image that tasks write beside the volume.
 
 ```
-voxels   |....|....|....|....|      each thumbnail voxel is the mean over 1 x f x f voxels
-thumb    | a  | b  | c  | d  |
+voxels   |....|....|....|....|      each thumbnail voxel is the mean of 1 x f x f voxels (zyx)
+thumb    | a  | b  | c  | d  |      f: downsampling factor along y and x, here 4
 ```
 """
 

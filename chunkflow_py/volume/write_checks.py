@@ -6,7 +6,7 @@
 | does an existing volume have the requested properties? | `check_asked`, `check_added_level`   |
 | can the volume store the voxels?                       | `check_voxels`, `fitted`             |
 | which time index and which level are written?          | `check_time_chosen`, `check_level`   |
-| may this user write there, and is there space?         | `check_leave_to_write`, `check_room` |
+| may this user write, and does the disk have space?     | `check_leave_to_write`, `check_room` |
 
 `chunkflow_py.volume.protocol.check_alignment` checks that tasks do not share write units, and
 `chunkflow_py.volume.task_box` checks that a task writes only to its own box.
@@ -94,21 +94,25 @@ def check_asked(
     size = volume.bounds.size
     unit = getattr(volume, "write_unit", None) or getattr(volume, "shard_size", None)
     there = getattr(volume, "encoding", None)
-    pairs: list[tuple[str, object, object]] = []  # option, asked for, existing
+    # option, requested value, existing value, words before and after the existing value
+    pairs: list[tuple[str, object, object, str, str]] = []
     if block_size is not None:
-        pairs.append(("--block-size", block_size.low(size), volume.block_size.low(size)))
+        existing = volume.block_size.low(size)
+        pairs.append(("--block-size", block_size.low(size), existing, "block size ", ""))
     if shard_size is not None:
         unit = unit or volume.block_size
-        pairs.append(("--shard-size", shard_size.low(size), unit.low(size)))
+        pairs.append(("--shard-size", shard_size.low(size), unit.low(size), "shard size ", ""))
     if encoding is not None and there is not None:
-        pairs.append(("--encoding", encoding, there))
-    if times is not None:
-        pairs.append(("--times", times, volume.times or "no time axis"))
-    for option, asked, found in pairs:
+        pairs.append(("--encoding", encoding, there, "encoding ", ""))
+    if times is not None and volume.times:
+        pairs.append(("--times", times, volume.times, "", " time points"))
+    elif times is not None:
+        pairs.append(("--times", times, "no time axis", "", ""))
+    for option, asked, found, before, after in pairs:
         if asked != found:
             msg = (
-                f"{url} already exists with {found}, but {option} is {asked}; leave out {option}, "
-                "or write to another volume"
+                f"{option} is {asked}, but {url} already exists with {before}{found}{after}; leave "
+                f"out {option}, or write to another volume"
             )
             raise VolumeError(msg)
 
@@ -145,7 +149,7 @@ def check_voxels(
 
 
 def fits(here: np.dtype[Any], kind: Kind | None, there: np.dtype[Any]) -> bool:
-    """Return whether voxels of dtype *here* can become *there* with no loss except rounding."""
+    """Return whether *here* can be converted to the dtype *there* with no loss except rounding."""
     import numpy as np
 
     widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
@@ -162,8 +166,8 @@ def fitted(chunk: Chunk, volume: Volume) -> Chunk:
     """
     if not fits(chunk.dtype, chunk.kind, volume.dtype):
         msg = (
-            f"chunk {chunk.bbox} is {chunk.dtype}, but {volume.url} holds {volume.dtype}; write to "
-            "another volume, or convert the chunk"
+            f"chunk {chunk.bbox} has the dtype {chunk.dtype}, but {volume.url} has the dtype "
+            f"{volume.dtype}; write to another volume, or convert the chunk"
         )
         raise ChunkError(msg)
     from chunkflow_py.volume.conversion import converted

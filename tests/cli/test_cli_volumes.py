@@ -104,7 +104,7 @@ def test_chunks_that_the_volume_cannot_hold(em, tmp_path):
     before = snapshot(tmp_path)
     plugin = f"plugin -f {tmp_path}/same.py -i chunk -o chunk"
     text = run(f"create-chunk --size 16 64 64 -d uint32 {plugin} save-volume -v", em, code=1)
-    assert f"is uint32, but {em} holds uint8" in text
+    assert f"has the dtype uint32, but {em} has the dtype uint8" in text
     assert snapshot(tmp_path) == before
 
 

@@ -184,7 +184,7 @@ def test_conversions(url, here, there, value, stored):
 def test_refused_conversions(url, here, there):
     """What would change the numbers is refused with both types."""
     made(url, there)
-    with pytest.raises(ChunkError, match=f"is {here}, but {url} holds {there}"):
+    with pytest.raises(ChunkError, match=f"dtype {here}, but {url} has the dtype {there}"):
         VolumeSaver(url, format="zarr")(chunk(DOMAIN, here))
 
 

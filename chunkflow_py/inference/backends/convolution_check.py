@@ -272,8 +272,8 @@ def wrong_convolution(device: str, convolution: Convolution, error: float) -> st
     """
     return (
         f"{device} computes wrong values with {describe_libraries()}: a {convolution} has an error "
-        f"of {error:.2g} times its largest value, but rounding explains at most "
-        f"{convolution.tolerance():.2g}"
+        f"of {error:.2g} times the largest value of the exact result, but rounding explains at "
+        f"most {convolution.tolerance():.2g} times this value"
     )
 
 

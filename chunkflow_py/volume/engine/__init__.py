@@ -1,1 +1,1 @@
-"""Volumes of blocks: reading, writing and caching, for every block format."""
+"""Read, write and cache the blocks of volumes, in all formats that store blocks."""

@@ -1,4 +1,4 @@
-"""Interface of block formats: which object stores which blocks, and how they are encoded.
+"""Interface of the block formats, which define where a block is stored and how it is encoded.
 
 ```
 array     |----|----|----|----|----|---|      blocks, numbered from 0 along each axis

@@ -1,4 +1,4 @@
-"""Choose block and shard sizes of a new volume, for tasks of whole shards that fit into memory.
+"""Choose block and shard sizes with which tasks consist of whole shards and fit into memory.
 
 ```
 tasks   |-----------|-----------|-----------|    boundaries on a common grid

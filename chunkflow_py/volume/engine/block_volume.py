@@ -1,4 +1,4 @@
-"""Volumes in all formats that store blocks as many small objects.
+"""Read and write volumes in the formats that store each block, or each shard, as an object.
 
 ```
 read     list the blocks, fetch, decode, place        one job per block, in a thread pool
@@ -11,8 +11,9 @@ request      |-------------|                  three pieces; `inside` is a positi
 ```
 
 A format (`BlockLayout`) defines which object stores a block and how the block is encoded; a `Store`
-keeps the bytes. This module contains what all formats share: the thread pool, blocks at the edge of
-the volume, missing and damaged blocks, the check of write units, and the cache.
+stores the bytes. This module contains what all formats share: the thread pool, blocks at the edge
+of the volume, missing and damaged blocks, the check that a write covers whole write units, and the
+cache.
 """
 
 from __future__ import annotations

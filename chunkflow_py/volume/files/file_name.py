@@ -60,9 +60,10 @@ class FileName:
         name: a name with an extension, or a prefix without an extension.
         extensions: extensions of the format, with dots; the first is appended to prefix and box.
         option: name of the option, for messages.
-        reads: whether tasks read the file. If so, a name is not a prefix if a file of this name
-            exists.
-        folders: whether a name is not a prefix if a folder of sections with this name exists.
+        reads: whether tasks read the file; then, a name without an extension is not a prefix if a
+            file of this name exists.
+        folders: whether tasks may read a folder of sections; then, a name without an extension is
+            not a prefix if a folder of this name exists.
     """
 
     name: str

@@ -102,7 +102,8 @@ class FileSaver(OperatorBase):
         ):
             msg = (
                 f"task {task} would replace {path}, which task {self._written[1]} has written; "
-                f"give {self.files.option} a prefix without {self.files.extensions[0]}"
+                f"give {self.files.option} a prefix without {self.files.extensions[0]}, so that "
+                "each task writes its own file"
             )
             raise VolumeError(msg)
         self._written = (path, task.region)

@@ -1,4 +1,4 @@
-"""HDF5 files: one array with its voxel offset, voxel size and kind.
+"""Read and write an array in an HDF5 file, with its voxel offset, voxel size and kind.
 
 | what         | written as               | read from the first of these that exists        |
 |--------------|--------------------------|-------------------------------------------------|

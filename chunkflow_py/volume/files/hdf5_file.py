@@ -1,8 +1,8 @@
 """Access to HDF5 files: any number of processes may read a file, and one process may write to it.
 
 HDF5 keeps parts of a file in memory, and a process cannot open a file for reading and writing at
-the same time. Each read and each write therefore opens the file and closes the file again. The
-threads of a process do this one after the other. Two locks coordinate the processes:
+the same time. Each read and each write therefore opens the file and closes the file again. Only one
+thread of a process uses the file at a time. Two locks coordinate the processes:
 
 ```
 em.h5         HDF5's own lock: shared during a read, exclusive during a write
@@ -191,7 +191,7 @@ class Sink(io.RawIOBase):
                 return fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 if time.monotonic() > end:
-                    msg = f"cannot write {path}: other programs are reading it; close them"
+                    msg = f"cannot write {path}: other programs are reading it; end these programs"
                     raise VolumeError(msg) from error
                 time.sleep(_STEP_S)
 

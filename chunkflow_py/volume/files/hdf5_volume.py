@@ -1,4 +1,4 @@
-"""One dataset of a local HDF5 file as a volume: any number of readers, one writer.
+"""Read and write a dataset of a local HDF5 file as a volume, with many readers and one writer.
 
 | address               | dataset                                                            |
 |-----------------------|--------------------------------------------------------------------|

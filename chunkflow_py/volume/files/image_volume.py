@@ -1,4 +1,4 @@
-"""Image files as volumes that can be read, but not written.
+"""Open image files, and folders of section images, as volumes that can only be read.
 
 | address                       | read as                                            |
 |-------------------------------|----------------------------------------------------|
@@ -61,7 +61,7 @@ def open_volume(place: Location, mip: int, mode: Mode, opening: VolumeOptions) -
 
     Raises:
         VolumeNotFoundError: the file or the level does not exist.
-        VolumeError: the file cannot be read, or is to be written.
+        VolumeError: the file cannot be read, or *mode* is not ``r``.
     """
     if mode != "r":
         msg = f"{place} consists of image files, which are read only; write to zarr://"

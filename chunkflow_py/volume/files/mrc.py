@@ -1,4 +1,4 @@
-"""MRC files of electron microscopy, read only; uncompressed files are memory-mapped.
+"""Read MRC files of electron microscopy; uncompressed files are memory-mapped.
 
 | what         | read from                                                                      |
 |--------------|--------------------------------------------------------------------------------|

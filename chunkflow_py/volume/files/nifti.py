@@ -1,4 +1,4 @@
-"""NIfTI files (``.nii``, ``.nii.gz``) of medical imaging, read only, with nibabel.
+"""Read NIfTI files (``.nii``, ``.nii.gz``) of medical imaging, with nibabel.
 
 The array of a file is (x, y, z), (x, y, z, t) or (x, y, z, t, c). A volume has the axes t, c, z, y,
 x, in this order. Voxels are not turned into anatomical directions: z, y and x are the third, second

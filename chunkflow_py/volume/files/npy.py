@@ -1,4 +1,4 @@
-"""NumPy files (``.npy``): one array, without position or voxel size."""
+"""Read NumPy files (``.npy``), which contain one array without a position or voxel size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NRRD files: one array with its axes, voxel size and origin.
+"""Read and write NRRD files, which contain one array with its axes, voxel size and origin.
 
 | what         | written as                             | read from, the first that exists    |
 |--------------|----------------------------------------|-------------------------------------|

@@ -1,4 +1,4 @@
-"""Stacks of PNG sections: one grey image per section; the file is named after the z position.
+"""Read and write stacks of PNG sections: each file is a grey image, named after its z position.
 
 | path             | sections                                                            |
 |------------------|---------------------------------------------------------------------|

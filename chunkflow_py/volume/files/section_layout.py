@@ -1,4 +1,4 @@
-"""A folder of section images as an array of blocks: each file is one block.
+"""Map a folder of section images to an array of blocks: each file is one block.
 
 | names                              | sections                                                  |
 |------------------------------------|-----------------------------------------------------------|

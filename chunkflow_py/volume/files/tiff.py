@@ -1,4 +1,4 @@
-"""TIFF files and folders of TIFF sections.
+"""Read TIFF files and folders of TIFF sections, and write TIFF files.
 
 Chunks are written as a plain stack that any viewer opens, one page per section (and channel). The
 description of the first page is JSON with ``axes`` (ZYX or CZYX), ``shape``, ``voxel_offset``,

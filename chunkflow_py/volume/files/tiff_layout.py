@@ -1,4 +1,4 @@
-"""A TIFF file as an array of blocks: its tiles, or its whole pages.
+"""Map a TIFF file to an array of blocks: each tile, or each page without tiles, is one block.
 
 ```
 series   T  C  Z  Y  X  S     axes of the file; a page is (y, x, s), and t, c and z number the pages
@@ -144,8 +144,9 @@ class TiffLayout(BlockLayout):
             counts = [math.prod(stored[:k]) for k in range(plane + 1)]
             if len(series.pages) not in counts:
                 msg = (
-                    f"{self._path} has {len(series.pages)} pages, which do not divide an image of "
-                    f"extent {stored}; save the file again with one page per section"
+                    f"{self._path} has {len(series.pages)} pages, but its image of extent {stored} "
+                    "cannot be divided into this number of pages; save the file again with one "
+                    "page per section"
                 )
                 raise ChunkError(msg)
             leading = max(k for k, count in enumerate(counts) if count == len(series.pages))

@@ -1,4 +1,4 @@
-"""N5 volumes, read only: single datasets, and groups of levels s0, s1, ...
+"""Read N5 volumes: single datasets, and groups of levels s0, s1, ...
 
 ```
 em.n5/attributes.json        of the group: resolution, offset, downsampling factors
@@ -7,6 +7,8 @@ em.n5/s0/0/0/0               one block:
 
 | mode | n | x | y | z | (elements) | voxels, big endian, x fastest, compressed |
   u16   u16  u32 ...      u32 in mode 1
+
+  n: number of axes; x, y, z: extent; elements: number of voxels
 ```
 
 In extents, keys and block headers, N5 lists x first. This module reverses these lists to z, y, x,
@@ -169,7 +171,7 @@ def _geometry(
 
 
 def _named(values: Sequence[Any], axes: Sequence[str], missing: Any) -> list[Any]:
-    """Return the values for z, y, x; *values* are one per axis, or the values for x, y, z."""
+    """Return *values*, which are given for each of *axes* or for x, y, z, in the order z, y, x."""
     names = axes if len(values) == len(axes) else AXES[::-1]
     by_name = dict(zip(names, values, strict=True))
     return [by_name.get(name, missing) for name in AXES]
@@ -200,7 +202,7 @@ def _kind(document: Mapping[str, Any], group: Mapping[str, Any]) -> Kind | None:
 
 
 class N5Layout(BlockLayout):
-    """Blocks of one dataset, for reading.
+    """Locates and decodes the blocks of one dataset.
 
     Args:
         document: content of the ``attributes.json`` of the dataset.

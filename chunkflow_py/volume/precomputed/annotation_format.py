@@ -1,4 +1,4 @@
-"""Encoding of annotations in the precomputed format of Neuroglancer.
+"""Encode and decode annotations in the precomputed format of Neuroglancer.
 
 ```
 info                          kind, bounds, properties, relations and indices, JSON
@@ -55,7 +55,7 @@ class Schema:
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
         properties: entries of the properties in the info file, in the order of their values in a
             packed row: properties with larger types come first.
-        relations: names of the relations.
+        relations: names of the relations of an annotation to segments, such as ``pre_segment``.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""The spatial index of annotations: sizes of the cells, and which annotations are in which cells.
+"""Choose the cells of the spatial index of annotations, and list the annotations in each cell.
 
 From one level to the next, cells are halved along their longest axis in nanometres, and along axes
 of at least three quarters of this length. No cell becomes smaller than the smallest size. The upper

@@ -275,7 +275,10 @@ def taken(rows: NDArray[Any], lists: Lists, order: NDArray[Any]) -> tuple[NDArra
 def scatter(
     numbers: NDArray[Any], rows: NDArray[Any], lists: Lists, into: Buckets, segments: list[Buckets]
 ) -> None:
-    """Add row i to bucket ``numbers[i]`` of *into*, and its segments to *segments* likewise."""
+    """Add row i to bucket ``numbers[i]`` of *into*, and its segments to this bucket of *segments*.
+
+    *segments* has one item for each relation.
+    """
     into.add(numbers, rows)
     for number, (each, buckets) in enumerate(zip(lists, segments, strict=True)):
         buckets.add(np.repeat(numbers, rows["counts"][:, number]), each)

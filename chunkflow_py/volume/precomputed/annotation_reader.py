@@ -141,7 +141,7 @@ class AnnotationCollection:
         return self._joined([(index, [segment])])
 
     def inside(self, box: BoundingBox) -> Annotations:
-        """Return the annotations that touch *box* (voxels), but not points at its stop.
+        """Return the annotations that touch *box* (voxels); a point at the stop is outside.
 
         The result has no segments of relations; `get` returns annotations with segments.
 

@@ -1,4 +1,4 @@
-"""Segmentations on a PyChunkedGraph server (CAVE), read with CloudVolume.
+"""Read segmentations from a PyChunkedGraph server (CAVE), with CloudVolume.
 
 Reading returns the IDs of supervoxels, which proofreading does not change. CloudVolume reads the
 token for the server from ``~/.cloudvolume/secrets/cave-secret.json``.

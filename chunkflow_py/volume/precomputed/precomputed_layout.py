@@ -1,4 +1,4 @@
-"""Blocks of a precomputed volume: one object per block, or shards of many blocks.
+"""Locate, encode and decode the blocks of a precomputed volume: single objects, or shards.
 
 ```
 8_8_40/0-64_0-64_0-32.gz      one block (x, y, z in voxels), gzipped, in a local folder
@@ -12,7 +12,8 @@ The number of a block determines its shard. This number is the compressed Morton
 number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid of blocks needs
 ```
 
-Without a hash, the lowest bits number the blocks of one box, so each shard is a box of blocks.
+A volume may hash the numbers of blocks before they select a shard. Without a hash, the lowest bits
+number the blocks inside one box, so each shard is a box of blocks.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """
@@ -215,8 +216,9 @@ def content_type(encoding: str) -> str:
 class ShardedPrecomputedLayout(PrecomputedLayout):
     """Blocks of a level that are stored in shards.
 
-    If each shard is a box of blocks, a shard is the write unit. With a hash, or with too few bits
-    for shard numbers, the blocks of a shard are not neighbours, and the volume can only be read.
+    If each shard is a box of blocks, a shard is the write unit. If the numbers of blocks are
+    hashed, or shard numbers have too few bits, the blocks of a shard are not neighbours, and the
+    volume can only be read.
     """
 
     def __init__(self, level: PrecomputedLevel, sharding: Sharding, *, is_local: bool) -> None:
@@ -316,8 +318,8 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
                     span = int(index[1, row]), int(index[2, row])
                     if span[1] - span[0] > packed_most(self.block_bytes):
                         msg = (
-                            f"the index of the shard gives block {number} {span[1] - span[0]} "
-                            "bytes, more than a block can have"
+                            f"the index of the shard says that block {number} has "
+                            f"{span[1] - span[0]} bytes, which is more than a block can have"
                         )
                         raise ValueError(msg)
                     spans[number] = span

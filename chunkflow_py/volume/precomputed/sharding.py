@@ -1,7 +1,9 @@
-"""Shards: many numbered entries in one object, the format ``neuroglancer_uint64_sharded_v1``.
+"""Read and write shards: objects of many entries, the format ``neuroglancer_uint64_sharded_v1``.
 
 ```
 | shard index | entries ... | minishard indices: number, gap and length of each entry |
+
+  gap: number of bytes from the end of the previous entry to the start of the entry
 ```
 
 The number of an entry determines its shard and its minishard (a group of entries with one index):

@@ -1,10 +1,11 @@
-"""Contrast windows of OME-Zarr images that fit the voxels, for viewers.
+"""Compute contrast windows, with which viewers display OME-Zarr images, from the voxels.
 
-A window reaches from the 0.1th to the 99.9th percentile of a sample of the coarsest level:
+A window reaches from the 0.1th to the 99.9th percentile of a sample of the coarsest level. Example
+for a uint16 image whose voxels use only a few of the possible values:
 
 ```
-|  [------]                        |
-0  start  end                  65535      a uint16 image that uses few of its values
+|  [------]                        |      [---] window
+0  start  end                  65535      values of voxels
 ```
 """
 
@@ -32,11 +33,12 @@ PERCENTILES = (0.1, 99.9)
 
 
 def fit_windows(url: str, opening: VolumeOptions, colors: Sequence[str] = ()) -> None:
-    """Store contrast windows that fit the voxels in the metadata of an OME-Zarr image.
+    """Compute contrast windows from the voxels; store them in the metadata of an OME-Zarr image.
 
-    Only windows with the initial range, which `create_volume` writes, are replaced. Plain arrays,
-    segmentations, probabilities and affinities are left unchanged. Integers of more than 16 bits
-    without a known kind are also left unchanged, because they usually are labels.
+    A window is replaced only if it still has the range that `create_volume` has written. Plain
+    arrays, segmentations, probabilities and affinities are left unchanged. Images of integers of
+    more than 16 bits whose kind is unknown are also left unchanged, because they usually are
+    labels.
 
     Args:
         url: address of the volume; all its levels must have been written.

@@ -1,4 +1,4 @@
-"""Axes, voxel size, offset, levels and channels in the attributes of zarr images and arrays.
+"""Read and write the axes, voxel size, offset, levels and channels of zarr images and arrays.
 
 OME-Zarr 0.5 and 0.6 (https://ngff.openmicroscopy.org/) store ``multiscales`` under ``ome`` in the
 attributes of a group; older versions store ``multiscales`` directly in the attributes. An image of
@@ -13,8 +13,8 @@ rounding, the offset is the same. This package writes positions of voxel centres
 voxel 0 of mip 0 is at 0:
 
 ```
-mip 0   |·|·|·|·|·|·|·|·|      voxels and their centres; the first voxel has number k0
-mip 1   | · | · | · | · |      factor f = 2: the first centre is half a fine voxel further
+mip 0   |·|·|·|·|·|·|·|·|      voxels; each dot is the centre of a voxel
+mip 1   | · | · | · | · |      factor f = 2: the first centre is half a voxel of mip 0 further
 ```
 
 Let s be the voxel size of mip 0, f·s the voxel size of a coarser level, and k0 the number of the
@@ -255,7 +255,7 @@ def _intrinsic_system(
 def _composed(
     transforms: Iterable[Mapping[str, Any]], scale: list[float], url: str
 ) -> tuple[list[float], list[float]]:
-    """Return scale and translation, one per axis, of *scale* followed by transformations.
+    """Combine *scale* and the transformations after it into a scale and a translation per axis.
 
     Raises:
         VolumeError: a transformation is not supported.
@@ -471,8 +471,8 @@ def plain_attributes(
 ) -> dict[str, Any]:
     """Return the attributes of a single array.
 
-    Neuroglancer and tensorstore read ``dimension_units``; ``voxel_size`` (nm) and ``voxel_offset``,
-    both zyx, are the same as in HDF5 files.
+    ``dimension_units`` are for Neuroglancer and tensorstore. ``voxel_size`` (nm, zyx) and
+    ``voxel_offset`` (voxels, zyx) have the names that this package also uses in HDF5 files.
     """
     scale = dict(zip(AXES, spec.voxel_size_nm, strict=True))
     return {
@@ -524,7 +524,7 @@ def _transformations(
 
 
 def _has_known_range(spec: VolumeSpec) -> bool:
-    """Return whether the full range of values is a good contrast window for viewers.
+    """Return whether the range of all possible values is a good contrast window for viewers.
 
     The format requires a contrast window in each description of a channel. Therefore, channels
     without names are described only if this function returns true.

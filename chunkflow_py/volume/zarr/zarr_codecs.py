@@ -4,9 +4,10 @@
 voxels  --transpose-->  --filter-->  --byte order-->  flat  --compress-->  --checksum-->  bytes
 ```
 
-The codecs are those of numcodecs, which zarr-python also uses. This module calls the codecs
-directly; the codecs release the GIL. Only codecs on a fixed list are allowed, because some codecs
-of numcodecs, such as pickle, would execute code that a stranger stored in a block.
+The codecs are those of numcodecs, which zarr-python also uses. This module calls numcodecs
+directly. Several threads can encode and decode at the same time, because the codecs release the
+GIL. Only codecs on a fixed list are allowed, because some codecs of numcodecs, such as pickle,
+would execute code that a stranger stored in a block.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class BytesCodec:
 
 @dataclass(frozen=True)
 class FilterCodec:
-    """A codec of numcodecs that transforms the numbers, such as delta, and may change the dtype."""
+    """A codec of numcodecs, such as delta, that transforms numbers and may change their dtype."""
 
     codec: Any
 
@@ -168,7 +169,7 @@ class FilterCodec:
         return self.codec.decode(data)
 
     def encoded_limit(self, size: int) -> int:
-        """Return a limit of the encoded bytes: `_WIDEST` per byte, plus a checksum."""
+        """Return the largest number of bytes to which *size* bytes can be encoded."""
         return _WIDEST * size + _CHECKSUM
 
 

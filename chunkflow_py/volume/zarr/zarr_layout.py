@@ -1,6 +1,6 @@
-"""Blocks of one zarr array, v2 or v3: their keys, and shards of several blocks.
+"""Compute the keys of the blocks of a zarr array (v2 or v3), and read and write its shards.
 
-A shard is one object with blocks in any order and an index of their positions:
+A shard is one object that contains several blocks, in any order, and an index of their positions:
 
 ```
 | block | block |  ...  | block | index: (begin, bytes) of each block, crc32c |
@@ -41,7 +41,7 @@ _GAP_BYTES = 1 << 18  # in clouds, reading a smaller gap is cheaper than a secon
 
 
 class ZarrLayout(BlockLayout):
-    """Blocks of one array without shards.
+    """Computes the keys of the blocks of an array without shards; encodes and decodes the blocks.
 
     Args:
         array: array of zarr-python, of which only the metadata are used.
@@ -94,12 +94,12 @@ class ZarrLayout(BlockLayout):
         return f"{self._prefix}{self._encode_key(unit)}"
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* stores, from the numbers in *key*; else ``None``."""
+        """Return the unit that is stored at *key*; ``None`` if *key* is not a key of this array."""
         unit = tuple(map(int, _NUMBER.findall(key.removeprefix(self._prefix))))
         return unit if len(unit) == len(self.shape) and self.key(unit) == key else None
 
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:  # noqa: ARG002  (all have one extent)
-        """Return all voxels of a block; beyond the edge of the array, zarr stores padding."""
+        """Return all voxels of a block, with the padding that zarr stores beyond the array."""
         return self._chain.decode(data)
 
     def encode(self, voxels: NDArray[Any], block: Index) -> bytes:  # noqa: ARG002
@@ -112,7 +112,7 @@ class ZarrLayout(BlockLayout):
 
 
 class ShardedZarrLayout(ZarrLayout):
-    """Blocks of one array with shards; the arguments are those of `ZarrLayout`."""
+    """Reads and writes the shards of an array; the arguments are those of `ZarrLayout`."""
 
     def _codecs(self, document: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """Read the format of the index from the sharding codec; return the codecs of the blocks.
@@ -153,11 +153,11 @@ class ShardedZarrLayout(ZarrLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the encoded *blocks* of a shard.
+        """Return the encoded *blocks* of the shard *unit*; ``None`` for a block that is not stored.
 
         If at least half of the blocks of the shard are requested, the whole shard is read.
-        Otherwise the index is read first, then the requested blocks. One request reads blocks that
-        are close together in the shard.
+        Otherwise the index is read first, then the requested blocks. Blocks that are close
+        together in the shard are read in one request.
 
         Raises:
             ValueError: the index is damaged, or refers to bytes beyond the end of the shard.
@@ -215,8 +215,8 @@ class ShardedZarrLayout(ZarrLayout):
             if begin != _ABSENT or length != _ABSENT:
                 if length > packed_most(self.block_bytes):
                     msg = (
-                        f"the index of the shard gives block {block} {length} bytes, more than a "
-                        "block can have"
+                        f"the index of the shard says that block {block} has {length} bytes, which "
+                        "is more than a block can have"
                     )
                     raise ValueError(msg)
                 spans[block] = (begin, begin + length)

@@ -1,4 +1,4 @@
-"""The JSON documents of zarr arrays and groups: read, checked, merged and written.
+"""Read, check, merge and write the JSON documents of zarr arrays and groups.
 
 zarr-python interprets the documents: it receives them in its memory store and returns the array.
 Documents are fetched by name and never listed, so that web servers can be read, too.
@@ -163,7 +163,7 @@ def _codec_names(document: Any) -> list[str]:
 
 
 def encoding_of(document: Mapping[str, Any]) -> str | None:
-    """Return the compression of an array's blocks, or ``None`` if not in `ZARR_ENCODINGS`."""
+    """Return the compression of an array's blocks, a name in `ZARR_ENCODINGS`; else ``None``."""
     compressor = document.get("compressor")
     names = _codec_names(document) if compressor is None else [compressor.get("id")]
     encodings = [name for name in names if name in ZARR_ENCODINGS]
@@ -205,9 +205,9 @@ def document_keys(*prefixes: str) -> tuple[str, ...]:
 def write_documents(
     store: Store, documents: Mapping[str, bytes], url: str, *, overwrite: bool = False
 ) -> None:
-    """Write documents of arrays first, then the document of their group.
+    """Write documents of arrays first, then the document of the group that contains the arrays.
 
-    Existing documents of the same volume are kept. Missing levels are added to the document of an
+    An existing document of the same volume is kept. Missing levels are added to the document of an
     existing group.
 
     Args:
