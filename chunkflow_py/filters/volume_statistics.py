@@ -264,7 +264,7 @@ class VolumeStatistics:
         if about["masked"]:
             return histogram, box
         outside = sum(region.bbox.voxels for region in self.regions) - box.voxels
-        roi = f"--roi-start {_words(box.start)} --roi-size {_words(box.size)}"
+        roi = f"--roi-start {_joined(box.start)} --roi-size {_joined(box.size)}"
         if coverage(self.regions, box) < 1:
             msg = (
                 f"the voxels other than 0 lie in {box}, but not all voxels of this box were "
@@ -283,7 +283,7 @@ class VolumeStatistics:
         return ((counts, histogram_in(counts)) for counts in self.counts.read(regions))
 
 
-def _words(numbers: Iterable[int]) -> str:
+def _joined(numbers: Iterable[int]) -> str:
     return " ".join(map(str, numbers))
 
 
