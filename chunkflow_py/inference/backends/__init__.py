@@ -8,9 +8,10 @@ Each backend is a `Backend` (`backend_protocol.py`). `--framework` names the kin
 | `pytorch`   | `network_backend.py`   | Python code, TorchScript, exported program, built-in name |
 | `universal` | `universal_backend.py` | Python code with `PatchInferencer`, or a `pytorch` model  |
 
-`--backend` names the library that runs a `pytorch` model. If the model file defines a function
-`pre_process`, this function runs before the network. A function `post_process` runs after the
-network:
+If the model file defines a function `pre_process`, this function runs before the network. A
+function `post_process` runs after the network.
+
+`--backend` names the library that runs a `pytorch` model:
 
 | backend       | file               | device                                           |
 |---------------|--------------------|--------------------------------------------------|
