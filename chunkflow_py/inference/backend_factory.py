@@ -103,8 +103,8 @@ def create_backend(
         fold: fold BatchNorm into the convolutions before it (``torch`` only).
         spatial_dims: 3, or 2 to run a 2D network section by section.
         outputs: names of the outputs to join, in order. If the network returns a dict, the names
-            are keys of the dict. If the network returns a tuple, the names are freely chosen and
-            belong to the first items of the tuple.
+            are keys of the dict. If the network returns a tuple, the first items of the tuple get
+            these names.
         output_channels: number of channels of each of *outputs*.
         affinity_order: order of the channels of affinities that the network returns.
         affinity_at: voxel at which the network returns an affinity; see `AffinityLayout`.

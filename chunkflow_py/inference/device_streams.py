@@ -74,10 +74,10 @@ class Stopwatch:
 
 
 class Mark:
-    """A point in a device's queue of work (stream), for later waiting.
+    """A point in a device's queue of work (stream) for which the host or a stream can wait.
 
-    The host or another stream can wait until the device has done all work before this point. On the
-    CPU, work is finished when a call returns, so the methods of this class do nothing.
+    The wait ends when the device has done all work that was queued before this point. On the CPU,
+    work is finished when a call returns, so the methods of this class do nothing.
     """
 
     def record(self) -> None:

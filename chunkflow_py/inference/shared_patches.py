@@ -60,7 +60,7 @@ def part_voxel_bytes(channels: int, itemsize: int = 4) -> int:
 
 
 def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: bool = True) -> int:
-    """Return the most memory, bytes, that a process needs for parts, including parts in the store.
+    """Return an upper limit of a process's memory for parts (bytes), including stored parts.
 
     Args:
         task_bytes: largest number of bytes of all parts that a task stores; see

@@ -261,7 +261,7 @@ def check_convolutions(
 
 
 def wrong_convolution(device: str, convolution: Convolution, error: float) -> str:
-    """Return a sentence about a convolution that a device computes wrongly, and about its error.
+    """Return a sentence that names a wrongly computed convolution and its error.
 
     The sentence also contains the versions of the libraries.
 

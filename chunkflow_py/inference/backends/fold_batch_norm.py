@@ -33,7 +33,8 @@ def fold_batch_norm(network: nn.Module, shape: Sequence[int]) -> int:
     ```
 
     Here, w and b are the weights and the bias of the convolution of input x. The stored statistics
-    and the weights of the BatchNorm give mean, scale and shift. The right side is one convolution.
+    and the weights of the BatchNorm give mean, scale and shift. The right side is one convolution
+    with a bias.
 
     Folding saves a pass over the feature maps, and the memory of one feature map. A folded
     BatchNorm is replaced by a layer that returns its input, so ``forward`` of the network need not

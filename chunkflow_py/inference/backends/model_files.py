@@ -1,4 +1,4 @@
-"""Read model files: Python code, TorchScript, exported programs, and weights as data only."""
+"""Read model files: Python code, TorchScript, exported programs, and weights (running no code)."""
 
 from __future__ import annotations
 

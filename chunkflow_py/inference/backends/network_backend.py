@@ -112,8 +112,8 @@ class NetworkBackend:
             kernel_dims: 2, 3 or both: how many spatial axes the kernels of the network have.
             spatial_dims: 3, or 2 for a network that takes single sections.
             outputs: names of the outputs to join, in order. If the network returns a dict, the
-                names are keys of the dict. If the network returns a tuple, the names are freely
-                chosen and belong to the first items of the tuple.
+                names are keys of the dict. If the network returns a tuple, the first items of the
+                tuple get these names.
             output_channels: number of channels of each of *outputs*.
             affinity_layout: order and position of the affinities that the network returns.
             affinity_channels: first channel of each group of three affinities. Channels are
