@@ -73,7 +73,7 @@ def check_layout(
     input_patch_size: Zyx,
     output_patch_size: Zyx,
 ) -> None:
-    """Check that the options allow affinities in *layout* to be converted as they are stored.
+    """Check that affinities in *layout* can be converted to the stored convention.
 
     Args:
         layout: order and position of the affinities that the network returns.
@@ -125,7 +125,7 @@ def check_whole(model: str, layout: AffinityLayout, size: Zyx, input_patch_size:
     if layout.at == "source" and size != input_patch_size:
         msg = (
             f"--affinity-at source needs the margin of each patch, but model {model} returned "
-            f"patches of {size}, not of the input patch size {input_patch_size} (zyx, voxels); "
-            f"let the network return the whole patch, {_STORE}"
+            f"patches of size {size}, not of the input patch size {input_patch_size} (zyx, "
+            f"voxels); let the network return the whole patch, {_STORE}"
         )
         raise ModelError(msg)

@@ -107,8 +107,8 @@ def non_empty_batches(
         most: limit of the number of patches to use.
 
     Returns:
-        Batches of (batch_size, c, z, y, x), without patches whose voxels are all equal; an empty
-        list if this is so for all patches.
+        Batches of (batch_size, c, z, y, x). Patches whose voxels are all equal are left out, so the
+        list can be empty.
     """
     spread = patches.flatten(1).std(1)
     order = [int(k) for k in spread.argsort(descending=True)[:most] if float(spread[k]) > 0]

@@ -1,4 +1,4 @@
-"""Load a network as a kind of model (framework) and for a library that runs it (backend).
+"""Load a network, given the kind of its model (framework) and the library to run it (backend).
 
 `backends/__init__.py` lists the frameworks and the backends.
 """
@@ -72,9 +72,10 @@ def create_backend(
 ) -> Backend:
     """Load a network and return it ready for batches of patches.
 
-    The framework ``universal`` runs Python code that defines ``PatchInferencer``. Any other model
-    runs as ``pytorch``: a built-in network, a TorchScript or exported program, a model script of
-    cellmap-flow, or Python code that defines only ``InstantiatedModel``.
+    The framework ``universal`` runs Python code that defines ``PatchInferencer``. For any other
+    model, ``universal`` does the same as ``pytorch``: for a built-in network, a TorchScript or
+    exported program, a model script of cellmap-flow, or Python code that defines only
+    ``InstantiatedModel``.
 
     Python code of a model runs with all permissions of the user.
 
@@ -91,7 +92,7 @@ def create_backend(
         num_input_channels: number of channels of the input.
         num_output_channels: number of channels of all outputs of the network together.
         batch_size: number of patches in every batch.
-        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:1``.
+        device: ``auto``, ``cpu``, ``cuda``, or one of several GPUs such as ``cuda:1``.
         backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime`` or
             ``auto``.
         dtype: arithmetic of the network; ``bfloat16`` and ``float16`` (CUDA only) leave
@@ -102,7 +103,8 @@ def create_backend(
         fold: fold BatchNorm into the convolutions before it (``torch`` only).
         spatial_dims: 3, or 2 to run a 2D network section by section.
         outputs: names of the outputs to join, in order. If the network returns a dict, the names
-            are keys of the dict. If it returns a tuple, any names for the first items of the tuple.
+            are keys of the dict. If the network returns a tuple, the first items of the tuple get
+            these names.
         output_channels: number of channels of each of *outputs*.
         affinity_order: order of the channels of affinities that the network returns.
         affinity_at: voxel at which the network returns an affinity; see `AffinityLayout`.

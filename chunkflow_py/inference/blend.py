@@ -1,8 +1,9 @@
 """Blend patches: add up weighted patches in a strip, and return each row when it is complete.
 
-Patches arrive in the order of the grid: z slowest, then y, then x. A row is all patches with equal
-z and y. The sums of the current row are stored in one strip. The strip has the size of a patch
-along z and y, and along x the size of the box that the patches cover:
+Patches arrive in the order of the grid: z slowest, then y, then x. A layer is all patches with
+equal z, and a row is all patches with equal z and y. The sums of the current row are stored in one
+strip. The strip has the size of a patch along z and y, and along x the size of the box that the
+patches cover:
 
 ```
         y |--- row j ---|                       z |-- layer k --|
@@ -49,8 +50,8 @@ class BlendedRegion(NamedTuple):
         box: box of the voxels.
         sums: (c, z, y, x) float32, Σ w·p; may be overwritten; valid until the next region.
         weights: (z, y, x) float32, Σ w; must not be changed. If *share* is not ``None``, only
-            patches with values are summed, and the weight is a positive number where there are
-            none.
+            patches with values are summed. At voxels without such patches, the weight is then the
+            smallest positive number, not 0, so that the sums can be divided by the weights.
         share: (z, y, x) float32 in [0, 1]: Σ w over the patches with values, divided by Σ w over
             all patches. ``None`` if the share is 1 everywhere or was not requested.
     """

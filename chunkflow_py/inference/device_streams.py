@@ -63,7 +63,7 @@ class Stopwatch:
             return self._seconds
 
     def so_far(self) -> float:
-        """Return the sum in seconds, without unfinished work of a GPU; does not wait."""
+        """Return the sum of the durations in seconds, without work that a GPU has not finished."""
         # Graphs are captured per thread, so this query does not disturb a capture.
         with self._lock:
             while self._pairs and _has_ended(self._pairs[0][1]):
@@ -74,10 +74,10 @@ class Stopwatch:
 
 
 class Mark:
-    """A point in the queue of work (stream) of a device, for which others can wait.
+    """A point in a device's queue of work (stream) for which the host or a stream can wait.
 
-    The host or another stream can wait until the device has done all work before this point. On the
-    CPU, work is finished when a call returns, so the methods of this class do nothing.
+    The wait ends when the device has done all work that was queued before this point. On the CPU,
+    work is finished when a call returns, so the methods of this class do nothing.
     """
 
     def record(self) -> None:
@@ -151,7 +151,7 @@ class Device:
         return _CudaDevice(device) if device.type == "cuda" else Device(device)
 
     def enter(self) -> None:
-        """Make this the current device of the calling thread, so that it records marks here."""
+        """Make this the current device of the calling thread, so that marks are recorded on it."""
 
     def thread(self, name: str) -> ThreadPoolExecutor:
         """Return a new pool with one thread, which uses this device."""

@@ -163,7 +163,7 @@ class Engine:
             self._thread.submit(warm)
 
     def depends_on_batch(self) -> bool:
-        """Return whether the output of a patch depends on its batch: on its position or the rest.
+        """Return whether a patch's output depends on its position in the batch or on other patches.
 
         This is measured: one patch is run at all positions of a batch, and then at the first and
         at the last position, with zeros or noise at the other positions. The result is true if any

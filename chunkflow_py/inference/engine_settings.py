@@ -184,7 +184,7 @@ class EngineSettings:
 
     @property
     def affinity_channels(self) -> tuple[int, ...]:
-        """Number of the first channel of each output of affinities."""
+        """Index of the first channel of each output that consists of affinities."""
         if not self.outputs:
             return (0,) if self.meaning == "affinity" else ()
         first, found = 0, []

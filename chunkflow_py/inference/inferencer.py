@@ -81,8 +81,9 @@ class Inferencer(OperatorBase):
             URL), the path of the local copy: address as typed -> path.
         origins: addresses that the operator reads in addition to the chunks. The pipeline must not
             write to these addresses.
-        report_precision: log the compute profile with the first chunk. Unless PyTorch runs the
-            network in float32 without TF32 and compilation, also log the error against such a run.
+        report_precision: log the compute profile with the first chunk. Also log how much the
+            results differ from those of PyTorch in float32 without TF32 and compilation, unless the
+            network runs with exactly these settings.
         on_progress: called with the number of patches done and the number of all patches.
         part_store: where tasks exchange outputs of patches; ``None`` if each task computes all its
             patches.
@@ -289,7 +290,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def expected(self) -> MemoryEstimate | None:
-        """Estimated memory of a task on host and device; ``None`` if unknown, or before loading."""
+        """Estimated memory of a task on host and device; ``None`` before the network is loaded."""
         return None if self._workload is None else estimate_memory(self._workload)
 
     @hook

@@ -25,8 +25,8 @@ class LocalParts:
     """A `PartStore` for the tasks of one process; it removes the parts for a task that is done.
 
     Args:
-        most_bytes: limit of the memory for objects, in bytes. Objects that exceed this limit are
-            stored as temporary files.
+        most_bytes: limit of the memory for all objects together, in bytes. An object that would
+            exceed this limit is stored in a temporary file.
 
     Attributes:
         identity, connections, most_bytes, must_save_time, writes: see

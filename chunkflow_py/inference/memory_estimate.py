@@ -1,7 +1,8 @@
 """Estimate the peak memory of inference on one task, and refuse a task that does not fit.
 
 `chunkflow_py.pipeline.forecast` adds the memory of other operators of the pipeline, and of other
-tasks that are in memory at the same time. These purposes are estimated:
+tasks that are in memory at the same time. The table lists what needs memory, and whether the memory
+is that of the host or of the device (GPU):
 
 | purpose                   | without a GPU | with a GPU       |
 |---------------------------|---------------|------------------|
@@ -215,13 +216,16 @@ def estimate_memory(workload: Workload) -> MemoryEstimate:
 def engine_workspace(
     geometry: PatchGeometry, channels: int, cover: Zyx, at_once: int | None = None
 ) -> int:
-    """Return the memory that blending needs, in bytes; it does not grow with the size along z.
+    """Return the memory that blending needs, in bytes, for the patches of a chunk.
 
     | buffer | size in voxels (z · y · x)                      | contents                      |
     |--------|-------------------------------------------------|-------------------------------|
     | strip  | patch z · patch y · cover x                     | sums of the current row       |
     | carry  | planes shared by two layers · cover y · cover x | sums for the next layer       |
-    | other  | one patch, and a few rows                       | products and blending weights |
+    | other  | one patch, and a few strips                     | products and blending weights |
+
+    The amount does not depend on the size of the chunk along z. The docstring of `blend` explains
+    rows, layers and the strip.
 
     Args:
         geometry: sizes of the patches.

@@ -19,7 +19,7 @@ are numbers from "0" to "100":
      "foreground": "3-128_0-512_40-480"}
 
 ``foreground`` is the smallest box that contains all voxels other than 0, in voxels of the image.
-Networks of nnU-Net process only this box; other networks ignore it.
+Networks of nnU-Net process only this box; for other networks, the box has no effect.
 
 ``chunkflow sum-statistics URL --output FILE`` writes this file from the histograms that the
 operator compute-statistics has stored; percentiles are interpolated linearly. The file may also
@@ -360,7 +360,8 @@ def read_foreground(path: str) -> BoundingBox | None:
     """Return the box of all voxels other than 0 from a statistics file; ``None`` if not stated.
 
     Raises:
-        OptionError: the file is not a statistics file, or the box is not a box string.
+        OptionError: the file is not a statistics file, or ``foreground`` is not a box such as
+            ``3-128_0-512_40-480``.
     """
     text = _read_document(path).get("foreground")
     if text is None:

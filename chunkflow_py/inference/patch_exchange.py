@@ -2,9 +2,12 @@
 
 ```
 task A                |  task B                |  task C
-          oooooooooooo|ooooo                        a patch (o) that reaches from A into B:
-          (kept by A) |bbbbb  <- a part              A computes it, and stores the part in B
+          oooooooooooo|ooooo                        o: a patch that reaches from A into B
+                      |bbbbb                        b: the part of the patch for B
 ```
+
+In the figure, task A runs the network on the patch, blends the voxels inside A, and stores the part
+for task B.
 
 A part is the network's output on the voxels that a patch shares with another task. The values of a
 part are exactly those that the other task would blend: cropped, augmented, rounded, and activated
@@ -665,7 +668,7 @@ class TaskExchange:
             is_alone = label is not None and self._labelled(label[1]) not in stored
             if label is not None and is_alone and label[1] in self.neighbours:
                 self._foreign.add(producer)
-                msg = "they were computed with another network, compute profile or batch size"
+                msg = "the parts were computed with another network, compute profile or batch size"
                 self.exchange.refuse(self.name, label[1], PartsError(FOREIGN, msg))
         for producer in sorted(own.keys() & stored):
             if producer not in self._packs:
@@ -685,7 +688,7 @@ class TaskExchange:
         return digest_of(self.identity, np.ascontiguousarray(values).data)
 
     def find(self, patch: BoundingBox, key: bytes) -> Part | None:
-        """Return what another task computed of a patch; ``None`` if the patch must be computed.
+        """Return the part of a patch that another task computed; ``None`` if there is none to use.
 
         Args:
             patch: output box of the patch.

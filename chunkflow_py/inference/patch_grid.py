@@ -252,7 +252,7 @@ class PatchGrid:
         return every - inside
 
     def shared(self, box: BoundingBox, other: BoundingBox) -> tuple[int, int]:
-        """Return the number of output patches that touch both boxes, and of their voxels in *box*.
+        """Return two counts: output patches that touch both boxes, and their voxels in *box*.
 
         A voxel in several patches is counted once for each patch.
         """

@@ -60,7 +60,7 @@ def part_voxel_bytes(channels: int, itemsize: int = 4) -> int:
 
 
 def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: bool = True) -> int:
-    """Return how many bytes of memory a process needs at most for parts, with those in the store.
+    """Return an upper limit of a process's memory for parts (bytes), including stored parts.
 
     Args:
         task_bytes: largest number of bytes of all parts that a task stores; see
@@ -106,7 +106,7 @@ def too_small(boxes: Boxes, patch: Zyx) -> str:
 
 
 def slabs_of_layers(count: Zyx, workers: int) -> list[int]:
-    """Return, for each layer of tasks, the number of the slab in the checkerboard order.
+    """Return, for each layer of tasks, the number of the layer's slab in checkerboard order.
 
     A layer is all tasks with equal z. A slab is one or several layers; the tasks of a slab are sent
     before those of the next slab.

@@ -27,8 +27,8 @@ class Backend(Protocol):
             for example if compilation fails.
 
     A backend may have a method ``warm()`` that runs a batch of zeros. Kernels are then selected
-    and compiled before the first chunk. The thread that calls ``warm()`` may be another than the
-    thread that runs batches, but ``warm()`` must not run while a batch runs.
+    and compiled before the first chunk. One thread may call ``warm()`` and another thread may run
+    the batches, but ``warm()`` must not run while a batch runs.
     """
 
     device: torch.device

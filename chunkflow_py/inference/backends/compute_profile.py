@@ -136,7 +136,7 @@ def bfloat16_unit(device: torch.device) -> str:
 
 @contextlib.contextmanager
 def cuda_switches(*, tf32: bool) -> Iterator[None]:
-    """Set the CUDA settings of the process; no other thread can set them in the ``with`` block.
+    """Set the process's CUDA settings; other callers wait until the ``with`` block ends.
 
     With these settings, PyTorch uses only deterministic kernels, and does not choose kernels by
     their speed in a benchmark. The bytes of a result are therefore equal in all runs. The settings

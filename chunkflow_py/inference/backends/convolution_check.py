@@ -261,7 +261,7 @@ def check_convolutions(
 
 
 def wrong_convolution(device: str, convolution: Convolution, error: float) -> str:
-    """Return a sentence that says which convolution a device computes wrongly, and how wrongly.
+    """Return a sentence that names a wrongly computed convolution and its error.
 
     The sentence also contains the versions of the libraries.
 

@@ -32,14 +32,18 @@ def fold_batch_norm(network: nn.Module, shape: Sequence[int]) -> int:
     scale · (w * x + b - mean) + shift   =   (scale · w) * x + (scale · (b - mean) + shift)
     ```
 
-    This saves a pass over the feature maps, and the memory of one feature map. A folded BatchNorm
-    is replaced by a layer that returns its input, so ``forward`` of the network need not be
-    changed.
+    Here, w and b are the weights and the bias of the convolution of input x. The stored statistics
+    and the weights of the BatchNorm give mean, scale and shift. The right side is one convolution
+    with a bias.
 
-    To find the pairs, a copy of the network is run without data (on the ``meta`` device, where
-    tensors have shapes but no values). A network that cannot run without data is not changed, for
-    example because its forward pass depends on values. A convolution is not changed if its result
-    or its weights are also used elsewhere.
+    Folding saves a pass over the feature maps, and the memory of one feature map. A folded
+    BatchNorm is replaced by a layer that returns its input, so ``forward`` of the network need not
+    be changed.
+
+    To find the pairs of convolution and BatchNorm, a copy of the network is run without data (on
+    the ``meta`` device, where tensors have shapes but no values). A network is not changed if it
+    cannot run without data, for example because its forward pass depends on values. A convolution
+    is not changed if its result or its weights are also used elsewhere.
 
     Args:
         network: network in float32 and evaluation mode; changed in place.
@@ -92,7 +96,7 @@ class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _pairs(network: nn.Module, shape: Sequence[int]) -> list[tuple[str, str]]:
-    """Return pairs of names: a convolution, and a BatchNorm that alone uses its result."""
+    """Return pairs of names: a convolution, and a BatchNorm that alone receives its result."""
     simple = {name for name, module in network.named_modules() if _is_simple(module)}
     if not any(isinstance(network.get_submodule(name), _NORMS) for name in simple):
         return []  # a run on `meta` imports PyTorch's compiler, which takes a second and more

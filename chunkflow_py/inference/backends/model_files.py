@@ -1,4 +1,4 @@
-"""Read model files: weights without running code, Python code, TorchScript, exported programs."""
+"""Read model files: Python code, TorchScript, exported programs, and weights (running no code)."""
 
 from __future__ import annotations
 

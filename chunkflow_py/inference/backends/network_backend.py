@@ -1,4 +1,4 @@
-"""Run a network between the functions of its model file, and join and check the outputs."""
+"""Run a network between ``pre_process`` and ``post_process``, and join and check its outputs."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class NetworkBackend:
     Attributes:
         device, weighted, divisor, profile: see `Backend`.
         shape: shape of every batch, (n, c, z, y, x).
-        memory: function that measures the memory of the network; ``None`` if there is none.
+        memory: function that measures how much memory the network needs; ``None`` if unknown.
         voxel_size_nm: voxel size that the network was trained with, nanometres, zyx; ``None`` if
             the model file declares no voxel size.
     """
@@ -112,12 +112,13 @@ class NetworkBackend:
             kernel_dims: 2, 3 or both: how many spatial axes the kernels of the network have.
             spatial_dims: 3, or 2 for a network that takes single sections.
             outputs: names of the outputs to join, in order. If the network returns a dict, the
-                names are keys of the dict. If it returns a tuple, any names for the first items.
+                names are keys of the dict. If the network returns a tuple, the first items of the
+                tuple get these names.
             output_channels: number of channels of each of *outputs*.
             affinity_layout: order and position of the affinities that the network returns.
             affinity_channels: first channel of each group of three affinities. Channels are
                 numbered through all outputs.
-            memory: function that measures the memory of the network.
+            memory: function that measures how much memory the network needs.
             voxel_size_nm: voxel size that the network was trained with, if the model file declares
                 one.
 
@@ -145,7 +146,7 @@ class NetworkBackend:
 
     @property
     def profile(self) -> dict[str, str]:
-        """Compute profile; the first batch may still change it, for example if it compiles."""
+        """Compute profile; the first batch may change this profile if the compilation fails."""
         return profile_of(self.device, **self._more, **self._core.profile)
 
     def warm(self) -> None:

@@ -221,7 +221,7 @@ def _convert(network: torch.nn.Module, shape: tuple[int, ...], folder: Path) -> 
 
 
 def _input_for(session: Any, shape: tuple[int, ...]) -> str:
-    """Return the name of the network's input; refuse several inputs, or another shape."""
+    """Return the name of the network's only input; refuse an input that does not accept *shape*."""
     inputs = session.get_inputs()
     if len(inputs) != 1:
         names = ", ".join(each.name for each in inputs)

@@ -315,7 +315,7 @@ class OneDnnConvolutions(TorchFunctionMode):
     | FIB-25  | 24x256x256    | 3.1            | 2.5         |
     | RSUNet  | 16x64x64      | 0.69           | 0.25        |
 
-    Results with and without oneDNN differ by 1e-6.
+    Measured results with and without oneDNN differ by about 1e-6.
     """
 
     def __torch_function__(

@@ -11,6 +11,8 @@ package_network         choose the weights, load the network, and reorder the ax
 model_package           read the whole package: `read_package`
 ```
 
+The upper lines list the files of a package, the lower lines the modules that use these files.
+
 The format: https://github.com/bioimage-io/spec-bioimage-io, model descriptions 0.4 and 0.5.
 """
 

@@ -93,7 +93,7 @@ class ModelPackage:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of the weight file in the description; empty if the description has none."""
+        """SHA-256 that the description states for the weight file; empty if none is stated."""
         return self.weights.file.sha256 or ""
 
     @property
@@ -125,8 +125,8 @@ class ModelPackage:
             batch_size: number of patches in one forward pass.
 
         Raises:
-            OptionError: the network does not accept one of the sizes. Except for an input patch
-                without room for the margin, the message names a size that is accepted.
+            OptionError: the network does not accept one of the sizes. The message names an accepted
+                size, unless the input patch is too small for the margin.
         """
         nearest = self.nearest_patch_size(input_patch_size)
         if nearest != input_patch_size:
@@ -186,9 +186,9 @@ def read_package(path: str, weights_format: WeightsFormat | None = None) -> Mode
 
     Args:
         path: path of ``rdf.yaml``, or of a folder or ``.zip`` file that contains ``rdf.yaml``.
-        weights_format: format of the weights to use. The default is the first that the package has:
-            TorchScript, ONNX, or a state dict. A state dict comes last, because it needs Python
-            code of the package.
+        weights_format: format of the weights to use. The default is the first format in the list
+            TorchScript, ONNX, state dict for which the package has weights. A state dict comes
+            last, because it needs Python code of the package.
 
     Raises:
         MissingExtraError: PyYAML is not installed.

@@ -174,7 +174,7 @@ class Weights:
 def choose_weights(
     root: DescriptionField, files: PackageFiles, wanted: str | None = None
 ) -> Weights:
-    """Return the weights of a package in the format that is used.
+    """Return the weights of a package in the wanted format, or in the first supported format.
 
     Args:
         root: the whole description.

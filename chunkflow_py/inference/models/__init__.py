@@ -29,7 +29,7 @@ def names() -> list[str]:
 
 
 def is_built_in(model: str) -> bool:
-    """Return whether *model* is the name of a built-in network, with any variant."""
+    """Return whether *model* is the name of a built-in network, with or without a variant."""
     return model.partition("-")[0] in names() and not Path(model).suffix
 
 

@@ -54,6 +54,10 @@ class RSUNet(nn.Module):
     R:  x = act(norm(conv x));  y = conv(act(norm(conv x)));  act(norm(x + y))     conv: 3x3x3
     ```
 
+    R is a residual block. The numbers 28 to 80 are numbers of feature maps, and 1x5x5 is the size
+    of a kernel. "norm" is a normalisation layer, "act" is the activation function ELU, and "up"
+    enlarges the feature maps.
+
     - Skip connections are summed, not concatenated, so encoder and decoder have equally many
       feature maps at each resolution.
     - The default is for thick sections: pooling and the first and last convolution work only in

@@ -13,6 +13,8 @@ bundle                  read the whole bundle: `read_bundle`
 bundle_options          complete the options of `inference` from a bundle
 ```
 
+The upper lines list the files of a bundle, the lower lines the modules that use these files.
+
 The format: https://monai.readthedocs.io/en/stable/mb_specification.html
 """
 

@@ -98,7 +98,7 @@ class ConfigField:
         return self.value
 
     def integer(self) -> int:
-        """Return the value, an integer."""
+        """Return the value, which must be an integer."""
         if isinstance(self.value, bool) or not isinstance(self.value, int):
             self.refuse("it must be an integer")
         return self.value

@@ -129,7 +129,7 @@ def network_class(definition: ConfigField) -> tuple[str, str]:
             f"the networks of MONAI that can be made are {', '.join(NETWORKS)}; use one of them"
         )
     if definition["pretrained"].value:
-        definition["pretrained"].refuse("weights come from the bundle; set it to false")
+        definition["pretrained"].refuse("weights come from the bundle; set pretrained to false")
     return "monai.networks.nets", _SPELLINGS[name.casefold()]
 
 

@@ -511,7 +511,7 @@ def _statistics_step(
         need = StatisticsNeed(here.target, "percentile", joint=joint)
         return IntensityStep(gain=high - low, offset=low), need
     if here["relative"].boolean(default=False):
-        here["relative"].refuse("only absolute ranges are supported; set it to false")
+        here["relative"].refuse("only absolute ranges are supported; set relative to false")
     percentiles = here["lower"].number(), here["upper"].number()
     need = StatisticsNeed(here.target, "percentile", percentiles, joint=joint)
     return _scaled(here, IntensityStep()), need

@@ -13,6 +13,8 @@ ensemble            run the networks of all folds on mirror images, and average 
 trained_model       read the whole model (`read_model`), or import a model (`write_model`)
 ```
 
+The upper lines list the files of a model, the lower lines the modules that use these files.
+
 The behaviour follows the source code of nnU-Net 2.8, https://github.com/MIC-DKFZ/nnUNet.
 """
 

@@ -97,10 +97,11 @@ class ModelFiles:
             with zipfile.ZipFile(self._zip) as archive:
                 entry = archive.getinfo(self._prefix + name)
             size, packed = entry.file_size, entry.compress_size
-        if size > most or size > packed * _MOST_RATIO + _MOST_JSON:
+        limit = min(most, packed * _MOST_RATIO + _MOST_JSON)
+        if size > limit:
             msg = (
-                f"{name} of model {self.path} has {size} bytes unpacked, which is more than the "
-                "limit for such a file; check the model"
+                f"{name} of model {self.path} has {size} bytes unpacked, but the limit for this "
+                f"file is {limit} bytes; check the model"
             )
             raise ModelError(msg)
         if self._zip is None:

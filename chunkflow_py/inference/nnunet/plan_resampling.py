@@ -63,7 +63,7 @@ class PlanResampling:
             the method to interpolate the image; for each axis, the method to interpolate logits.
 
         Raises:
-            OptionError: the voxel sizes of image and plan differ by more than a fixed factor.
+            OptionError: the voxel sizes of image and plan differ by more than a factor of 32.
             ModelError: the plan names a resampling method that is not supported.
         """
         pairs = zip(self.voxel_size_nm, size_nm, strict=True)
@@ -72,8 +72,9 @@ class PlanResampling:
             if not 1 / _LARGEST <= want / have <= _LARGEST:
                 msg = (
                     f"the voxels of the image are {_text(size_nm)} nm (zyx), but model {self.path} "
-                    f"was trained on voxels of {_text(wanted)} nm; give the voxel size of the "
-                    "image with --voxel-size"
+                    f"was trained on voxels of {_text(wanted)} nm, which is more than {_LARGEST} "
+                    "times larger or smaller along an axis; give the voxel size of the image "
+                    "with --voxel-size"
                 )
                 raise OptionError(msg)
         rows = zip(domain.size, size_nm, wanted, strict=True)

@@ -107,7 +107,8 @@ def read_model(
             model.
         folds: names of the folds to average (default: all numbered folds in the model, or ``all``
             if there are none).
-        checkpoint: which checkpoint of each fold to use; ignored for an imported model.
+        checkpoint: which checkpoint of each fold to use: ``final``, ``best`` or ``latest``; ignored
+            for an imported model.
         trust_weights: unpickle any object in checkpoints. Such a file can run code.
 
     Raises:
