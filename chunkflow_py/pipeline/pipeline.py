@@ -520,7 +520,7 @@ class Pipeline:
                 done.set_result(task)
 
         try:
-            with marked_interrupts(), self._scaled(operator, task):
+            with self._scaled(operator, task):
                 self._prepare(operator, task)
                 operator.start(task).add_done_callback(finished)
         except BaseException as error:  # noqa: BLE001  (`finished` makes it the task's outcome)
@@ -542,43 +542,72 @@ class Pipeline:
                 self.listener.operator_progressed, operator.name, task
             )
 
-    @contextmanager
-    def _scaled(self, operator: Operator, task: Task) -> Iterator[None]:
-        """Set the task's scale for *operator*, so that `Task.bbox` is in the operator's voxels."""
+    def _failing(self, operator: Operator, task: Task, start: float) -> _Failing:
+        """Return the context in which *operator* runs on *task*; *start* is its start time."""
+        return _Failing(self, operator, task, start)
+
+    def _scaled(self, operator: Operator, task: Task) -> _Scaled:
+        """Return the context in which `Task.bbox` is in the operator's voxels."""
         outline = self.outlines.get(operator.name)
-        task.scale = UNIT_SCALE if outline is None else outline.scale
-        _current.region = None if task.region is None else task.region.bbox
-        try:
-            yield
-        finally:
-            _current.region = None
-            task.scale = UNIT_SCALE
+        return _Scaled(task, UNIT_SCALE if outline is None else outline.scale)
 
-    @contextmanager
-    def _failing(self, operator: Operator, task: Task, start: float) -> Iterator[None]:
-        """Record the time taken; if an exception is raised, record it as the outcome of the task.
 
-        Exceptions include SystemExit, KeyboardInterrupt, CancelledError and panics of Rust
-        extensions. Only `Interrupted`, raised for ctrl-C, ends the pipeline.
-        """
+class _Scaled(marked_interrupts):
+    """Sets the scale of a task for one operator, and marks interrupts."""
+
+    __slots__ = ("_scale", "_task")
+
+    def __init__(self, task: Task, scale: Scale) -> None:
+        self._task, self._scale = task, scale
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._task.scale = self._scale
+        region = self._task.region
+        _current.region = None if region is None else region.bbox
+
+    def __exit__(self, *details: object) -> None:
+        _current.region = None
+        self._task.scale = UNIT_SCALE
+        super().__exit__(*details)
+
+
+class _Failing:
+    """Records the time taken; if an exception is raised, records it as the outcome of the task.
+
+    Exceptions include SystemExit, KeyboardInterrupt, CancelledError and panics of Rust extensions.
+    Only `Interrupted`, raised for ctrl-C, ends the pipeline.
+    """
+
+    __slots__ = ("_operator", "_pipeline", "_scaled", "_start", "_task")
+
+    def __init__(self, pipeline: Pipeline, operator: Operator, task: Task, start: float) -> None:
+        self._pipeline, self._operator, self._task = pipeline, operator, task
+        self._start, self._scaled = start, pipeline._scaled(operator, task)
+
+    def __enter__(self) -> None:
+        self._scaled.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> bool:
+        task, name = self._task, self._operator.name
+        self._scaled.__exit__(kind, error, trace)
         try:
-            with marked_interrupts(), self._scaled(operator, task):
-                yield
-        except Skip as skip:
-            task.outcome = skip
-            task.items.clear()
-            logger.info("%s: skipped by %s: %s", task, operator.name, text_of(skip))
-        except Interrupted:
-            raise
-        except BaseException as error:  # noqa: BLE001  (the one place that catches everything)
-            box = None if task.region is None else str(task.region)
-            task.outcome = OperatorError(operator.name, box, error)
-            task.outcome.__cause__ = error
-            task.items.clear()
+            if isinstance(error, Skip):
+                task.outcome = error
+                task.items.clear()
+                logger.info("%s: skipped by %s: %s", task, name, text_of(error))
+            elif error is not None and not isinstance(error, Interrupted):
+                box = None if task.region is None else str(task.region)
+                task.outcome = OperatorError(name, box, error)
+                task.outcome.__cause__ = error
+                task.items.clear()
         finally:
-            seconds = perf_counter() - start
-            task.seconds[operator.name] = task.seconds.get(operator.name, 0.0) + seconds
-            self.listener.operator_finished(operator.name, task, seconds)
+            seconds = perf_counter() - self._start
+            task.seconds[name] = task.seconds.get(name, 0.0) + seconds
+            self._pipeline.listener.operator_finished(name, task, seconds)
+        return error is not None and not isinstance(error, Interrupted)
 
 
 def _boxes_after(operator: Operator, boxes: Boxes, scale: Scale) -> Boxes:
