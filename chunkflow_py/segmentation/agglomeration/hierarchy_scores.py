@@ -60,7 +60,7 @@ def scores_at(
 
     Args:
         table: contingency table of the fragments and the ground truth.
-        merges: merges of the hierarchy, at least up to the highest threshold.
+        merges: merges of the hierarchy, at least all those up to the highest of *thresholds*.
         thresholds: thresholds in [0, 1]; at each of them, regions are merged while 1 - mean
             affinity is at most the threshold.
         dtype: type of the affinities as integers.

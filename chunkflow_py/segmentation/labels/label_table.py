@@ -69,7 +69,7 @@ def write_table(
 
     Args:
         store: store of the table.
-        changes: (n, 2): old id (ascending), new id.
+        changes: array of shape (n, 2): a column of old ids, ascending, and a column of new ids.
         time: time index of the table (``None`` without a time axis).
         piece: limit of the number of entries in a piece.
     """

@@ -110,7 +110,7 @@ class ObjectShards:
         info: content of the info file of the shards, without the entry ``sharding``.
         count: number of shards.
         gzip_data: whether to gzip the content of each object.
-        beside: folder to whose name a suffix is added to make the name of the folder of shards
+        beside: folder from which the folder of shards gets its name, with a suffix added
             (default: *fragments*).
 
     Attributes:

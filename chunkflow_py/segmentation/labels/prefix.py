@@ -90,7 +90,7 @@ def fragments_of(
 
 
 def no_fragments(folder: ObjectFolder, command: str) -> VolumeNotFoundError:
-    """Return the error to raise for a folder without fragments of the command *command*."""
+    """Return the error that says that a folder has no fragments; *command* makes fragments."""
     msg = f"{folder.url} has no fragments of {command}; check the URL, or run {command} first"
     return VolumeNotFoundError(msg)
 

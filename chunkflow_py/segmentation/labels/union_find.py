@@ -66,7 +66,7 @@ class Forest:
             self._merge()
 
     def changes(self) -> NDArray[np.uint64]:
-        """Return (n, 2): each label that is not the smallest of its set, and the smallest label."""
+        """Return the labels that are not the smallest of their set, and the smallest, (n, 2)."""
         self._merge()
         return self._kept
 
