@@ -99,11 +99,12 @@ class DirectoryQueue:
         """Open the queue in the folder at *path*.
 
         Args:
-            path: folder of the queue; it must not contain other files.
+            path: folder of the queue; must not contain files that do not belong to the queue.
             create: create the folder, with its parents, if it does not exist.
 
         Raises:
-            QueueError: the queue does not exist, or the folder contains other files.
+            QueueError: the queue does not exist, or would be created in a folder that contains
+                other files.
         """
         self._root = absolute(path)
         self.url = f"file://{self._root}"

@@ -248,8 +248,8 @@ def edges_of_chunk(
         if ((labels == 0) != (ids == 0)).any():
             msg = (
                 f"some voxels are background (0) in the supervoxels, but not in the {name}, or the "
-                "reverse; give the fragments that split-supervoxels split into these supervoxels, "
-                "and segments that were made by merging these fragments"
+                "reverse; give the fragments that were the input of split-supervoxels, and "
+                "segments that consist of these fragments"
             )
             raise ChunkError(msg)
     found = contacts_of(supervoxels, edges, around.start, grid.domain)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def save_face_edges(store: Store, region: Region, chosen: ChosenEdges) -> None:
-    """Store which edges through the lower faces of a task's box are chosen.
+    """Store which edges through the three faces at the start of a task's box are chosen.
 
     Args:
         store: store of the edges.
@@ -90,7 +90,7 @@ class EdgeLinker:
         _ = self._edges
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:
-        """Return the pairs of labels to link at the lower faces of a task, shape (n, 2).
+        """Return pairs of labels to link, (n, 2), at the three faces at the start of a task's box.
 
         Raises:
             GeometryError: the task lies outside of the volume.

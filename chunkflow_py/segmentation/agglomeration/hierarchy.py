@@ -46,7 +46,10 @@ class Segments:
 
     @property
     def changes(self) -> NDArray[np.uint64]:
-        """(n, 2) fragment id, ascending, and segment id of each fragment whose two ids differ."""
+        """Fragment id and segment id of each fragment whose segment has another id.
+
+        The array has the shape (n, 2). Fragment ids ascend.
+        """
         changed = self._ids != self._names
         return np.stack((self._ids[changed], self._names[changed]), axis=1)
 

@@ -130,7 +130,7 @@ class HierarchyExport:
         Raises:
             VolumeError: the hierarchy or the contacts are missing or damaged.
             OptionError: the threshold is above that of the hierarchy, or the target contains an
-                export with other settings or from another hierarchy.
+                export with other settings or other content.
         """
         settings = read_settings(self.hierarchy)
         about, earlier = self._checked(settings)

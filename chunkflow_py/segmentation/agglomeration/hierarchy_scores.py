@@ -89,7 +89,7 @@ def figure_of(scores: Sequence[tuple[float, SegmentationScore]], kind: str) -> b
     """Return a figure of the scores against the threshold; the lowest VOI is marked.
 
     Args:
-        scores: thresholds, ascending, and the scores at each of them.
+        scores: pairs of a threshold and the scores at this threshold, thresholds ascending.
         kind: format of the figure, one of `FIGURES`.
 
     Raises:

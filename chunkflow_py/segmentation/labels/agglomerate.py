@@ -6,8 +6,8 @@ affinity ── watershed ──> fragments ── merge while score < threshold
 ```
 
 The library waterz does the watershed and the merges (Funke et al. 2019,
-doi:10.1109/TPAMI.2018.2835450). waterz runs in a separate process, because it would stop the other
-threads of the worker; see `waterz_process`.
+doi:10.1109/TPAMI.2018.2835450). waterz runs in a separate process. In the worker process, waterz
+would stop all other threads; see `waterz_process`.
 """
 
 from __future__ import annotations

@@ -50,7 +50,10 @@ class Contingency:
         return Contingency(self.segments[kept], self.bodies[kept], self.voxels[kept])
 
     def renamed(self, segments: NDArray[np.uint64]) -> Contingency:
-        """Return a table with the row labels *segments*, (n,); rows of equal labels are summed."""
+        """Return the table with the segment label of each row replaced by that in *segments*.
+
+        Rows that then have equal labels of segment and body are added up.
+        """
         return _grouped(segments, self.bodies, self.voxels)
 
     def without(self, segments: Iterable[int] = (), bodies: Iterable[int] = ()) -> Contingency:

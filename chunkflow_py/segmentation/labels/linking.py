@@ -133,7 +133,7 @@ class TouchLinker:
             raise GeometryError(msg)
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:
-        """Return the pairs of labels to link at the lower faces of a task, shape (n, 2).
+        """Return pairs of labels to link, (n, 2), at the three faces at the start of a task's box.
 
         Raises:
             GeometryError: the task lies outside the volume.
@@ -210,8 +210,8 @@ class TouchLinker:
             labels = single_channel(self._labels.read(box, time=region.time).array)
             if is_recorded and labels.any():
                 msg = (
-                    f"{self.url} has labels in {part} without a record of the task that made them, "
-                    f"although box {self.records.regions[0]} has a record; label {part} again"
+                    f"{self.url} has labels in {part}, but no record of the task that made these "
+                    f"labels; label {part} again"
                 )
                 raise ChunkError(msg)
             values = None
@@ -290,7 +290,7 @@ class OverlapLinker:
         _ = self._store
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:
-        """Return the pairs of labels to link at the lower faces of a task, shape (n, 2).
+        """Return pairs of labels to link, (n, 2), at the three faces at the start of a task's box.
 
         Raises:
             ChunkError: two tasks have used the same id.

@@ -92,7 +92,7 @@ def doubled(
     Args:
         synapses: synapses with m postsynaptic points.
         objects: (m,) label of the object that contains each point, 0 if no object does.
-        distance: largest distance between a duplicate and the other point, in voxels.
+        distance: largest distance of a duplicate from the earlier point, in voxels.
         protected: (m,) bool, true for points that must not be marked as duplicates.
 
     Returns:

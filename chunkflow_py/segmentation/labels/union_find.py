@@ -66,7 +66,10 @@ class Forest:
             self._merge()
 
     def changes(self) -> NDArray[np.uint64]:
-        """Return the labels that are not the smallest of their set, and the smallest, (n, 2)."""
+        """Return each label that is not the smallest of its set, with the smallest label.
+
+        The result is an array of shape (n, 2).
+        """
         self._merge()
         return self._kept
 
