@@ -84,8 +84,9 @@ class Pipeline(base.Pipeline):
         """Estimate tasks, bytes, memory, time and cost, without creating anything.
 
         Args:
-            settings: fields of `chunkflow_py.planning.run_plan.PlanSettings`. Without ``module``,
-                there is no pilot run; memory and time are then estimated as far as possible.
+            settings: fields of `chunkflow_py.planning.run_plan.PlanSettings`. Without the field
+                ``module``, there is no pilot run; memory and time are then estimated as far as
+                possible.
 
         Raises:
             OptionError: an operator was not made with ``ops.NAME(…)``, so its options are unknown.

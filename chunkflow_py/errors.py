@@ -159,7 +159,7 @@ class OperatorError(ChunkflowError, RuntimeError):
 
     @classmethod
     def reported(cls, operator: str, task: str | None, message: str) -> OperatorError:
-        """Return the error of an operator in another process, which has sent only the message."""
+        """Recreate an operator's error from the message that another process has sent."""
         error = cls(operator, task, RuntimeError(message))
         error.args = (message,)
         return error

@@ -156,14 +156,14 @@ def stretched_inside(
 ) -> None:
     """Stretch an image linearly so that its inner extremes become *low* and *high*.
 
-    The inner extremes are the second lowest and second highest of the intensities that occur.
+    The inner extremes are the second lowest and the second highest intensity in the image. If they
+    are equal or do not exist, the result is a copy of the image.
 
     Args:
         section: image of any shape, integers or floating point; not changed.
         low: new value of the second lowest intensity.
         high: new value of the second highest intensity.
-        out: array of the same shape, to which the result is written. If the second lowest and the
-            second highest intensity do not exist or are equal, the result is a copy of the image.
+        out: array of the same shape, to which the result is written.
     """
     first, last = _inner_extremes(section) if section.size else (0, 0)
     if not first < last:

@@ -87,12 +87,9 @@ def histogram_in(counts: TaskCounts) -> Histogram:
 def _foreground(
     array: np.ndarray[Any, Any], inside: np.ndarray[Any, Any] | None
 ) -> np.ndarray[Any, Any]:
-    """Return start and stop, (2, 3), of the box of voxels other than 0; (0, 3) if there are none.
-
-    Args:
-        array: (z, y, x) or (c, z, y, x).
-        inside: (z, y, x), bool; where it is false, voxels count as 0.
-    """
+    # Bounding box of the voxels other than 0, as an array [start, stop] of shape (2, 3). The array
+    # is empty, of shape (0, 3), if there are no such voxels. Voxels where *inside* is false count
+    # as 0.
     channels = array if array.ndim == 4 else array[None]
     box = [slice(0, size) for size in channels.shape[1:]]
     for axis in range(3):
@@ -190,12 +187,14 @@ class VolumeStatistics:
         """Return the histogram of all tasks together, and how the voxels were counted.
 
         Returns:
-            The histogram, and a dictionary. It contains the arguments of `count_chunk`, ``tasks``
-            (number of tasks), ``coverage`` (fraction of the volume that was counted, 0 to 1;
-            ``None`` if the bounds of the volume are unknown), ``foreground`` (box string of the
-            smallest box that contains all counted voxels other than 0; ``None`` if there are none,
-            or if an older version has counted) and ``masked`` (whether only voxels inside a mask
-            were counted).
+            The histogram, and a dictionary with the arguments of `count_chunk` and these entries:
+
+            - ``tasks``: number of tasks.
+            - ``coverage``: fraction of the volume that was counted, 0 to 1. The value is ``None``
+              if the bounds of the volume are unknown.
+            - ``foreground``: bounding box of the counted voxels other than 0, as text. The value
+              is ``None`` if there are no such voxels, or if an older version counted.
+            - ``masked``: whether only voxels inside a mask were counted.
 
         Raises:
             VolumeNotFoundError: there are no histograms.
@@ -288,7 +287,6 @@ def _joined(numbers: Iterable[int]) -> str:
 
 
 def _hull(corners: list[np.ndarray[Any, Any] | None]) -> str | None:
-    """Return the box string of the box around the foregrounds of all tasks, if all are known."""
     known = [each for each in corners if each is not None and len(each)]
     if not known or any(each is None for each in corners):
         return None

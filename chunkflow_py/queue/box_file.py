@@ -5,8 +5,9 @@
 | .npy   | a row of integers: z, y, x of the start, then z, y, x of the stop                      |
 | .json  | an item of a list: ``"0-64_0-512_0-512"``, ``{"start": [z, y, x], "stop": [z, y, x]}`` |
 |        | or ``[[z0, z1], [y0, y1], [x0, x1]]``; a string may have a time: ``"t3_0-64_…"``       |
-| .csv   | a row: a box string, or z0, z1, y0, y1, x0, x1. A header row may name the columns, in  |
-|        | any order: ``bbox``, or z0 (or z_start, start_z), z1, … Other columns are ignored      |
+| .csv   | a row: a box string, or z0, z1, y0, y1, x0, x1. If a header row names the columns,     |
+|        | their order is free, and further columns are ignored. The column of box strings is     |
+|        | ``bbox``. The column z0 can also be called z_start or start_z, and so on               |
 
 Boxes are half-open, in voxels. Nothing in the files is evaluated or unpickled.
 """

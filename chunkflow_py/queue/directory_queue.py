@@ -99,11 +99,12 @@ class DirectoryQueue:
         """Open the queue in the folder at *path*.
 
         Args:
-            path: folder of the queue; it must not contain other files.
+            path: folder of the queue; must not contain files that do not belong to the queue.
             create: create the folder, with its parents, if it does not exist.
 
         Raises:
-            QueueError: the queue does not exist, or the folder contains other files.
+            QueueError: the queue does not exist, or would be created in a folder that contains
+                other files.
         """
         self._root = absolute(path)
         self.url = f"file://{self._root}"
@@ -180,7 +181,7 @@ class DirectoryQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages)."""
+        """Return at most *most* free messages, each leased for *lease_s* seconds."""
         return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
     def _take(self, most: int, lease_s: float) -> list[Message]:
@@ -212,7 +213,6 @@ class DirectoryQueue:
         return messages
 
     def _search(self, now: int) -> bool:
-        """Find free messages in an open pack, or open a pack; return whether a message is free."""
         packs = self._packs()
         random.shuffle(packs)
         # Start with the pack of the last search, which keeps workers in different packs.
@@ -246,11 +246,8 @@ class DirectoryQueue:
         return texts
 
     def _open(self, now: int) -> bool:
-        """Open a pack, and find its free messages; return whether a message is free.
-
-        A pack whose opening was interrupted, because the worker was killed, comes first.
-        """
         opening, ends = f"{self._root}/opening", now + int(1000 * OPENING_S)
+        # First the packs that a worker was opening when it was killed.
         for name in names_in(opening):
             match = OPENING.fullmatch(name)
             if match and not now < int(match[3]) < now + 1000 * OPENING_S + SLACK_MS:
@@ -269,7 +266,6 @@ class DirectoryQueue:
         return False
 
     def _publish(self, folder: str, pack: str, now: int) -> bool:
-        """Create the files of a pack's messages, and move the pack to the open packs."""
         texts = read_texts(f"{folder}/texts")
         if texts is None:  # its worker was killed before it moved the pack into the folder
             remove_folder(folder)
@@ -284,7 +280,6 @@ class DirectoryQueue:
         return f"{self._root}/open/{pack}/todo/{name}"
 
     def _locate(self, message: Message) -> tuple[str, str, Name] | None:
-        """Return the pack, path and file name of a message; ``None`` if its handle is not valid."""
         match = HANDLE.fullmatch(message.handle)
         if match is None or match[6] == FREE:
             return None
@@ -383,7 +378,7 @@ class DirectoryQueue:
         return Counts(waiting, leased, letters)
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of messages that are leased now (limit: *most* texts)."""
+        """Return the texts of at most *most* messages that are leased now."""
         leased_texts: list[str] = []
         with self._translate_errors("read"):
             now = self._now()
@@ -404,7 +399,6 @@ class DirectoryQueue:
             yield DeadLetter(letter["body"], letter["reason"])
 
     def _remove_if_finished(self, pack: str) -> None:
-        """Remove the folder of a pack if no message of the pack is left."""
         folder = f"{self._root}/open/{pack}"
         if remove_folder(f"{folder}/todo") and "todo" not in names_in(folder):
             self._texts.pop(pack, None)

@@ -95,7 +95,7 @@ class MemoryQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages)."""
+        """Return at most *most* free messages, each leased for *lease_s* seconds."""
         deadline = self._clock() + wait_s
         with self._state.changed:
             while True:
@@ -132,7 +132,6 @@ class MemoryQueue:
         heappush(self._state.ends, (ends, number, taken.changes))
 
     def _find_leased(self, message: Message) -> tuple[int, _Taken] | None:
-        """Return the number and the state of a message, or ``None`` if its lease was lost."""
         number, _, receives = message.handle.partition(":")
         if not (is_digits(number) and is_digits(receives)):
             return None
@@ -190,7 +189,7 @@ class MemoryQueue:
             return Counts(waiting, leased, len(self._state.dead))
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of messages that are leased now (limit: *most* texts)."""
+        """Return the texts of at most *most* messages that are leased now."""
         with self._state.changed:
             now = self._clock()
             taken = self._state.taken.values()

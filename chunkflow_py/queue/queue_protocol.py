@@ -156,7 +156,7 @@ class TellsLeased(Protocol):
     """A queue that can list its leased messages; Amazon SQS cannot."""
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of messages that are leased now (limit: *most* texts)."""
+        """Return the texts of at most *most* messages that are leased now."""
 
 
 def address_of(url: str) -> tuple[str, str]:

@@ -86,7 +86,6 @@ class QueueTasks(SourceBase):
             yield Task(region, lease=held)
 
     def _next(self) -> Held | None:
-        """Return the next message, or ``None`` if the queue stays empty."""
         if self._keeper is None:
             msg = f"queue {self.queue_name} is not open; iterate over its tasks inside a with block"
             raise QueueError(msg)

@@ -280,7 +280,7 @@ class SqliteQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages)."""
+        """Return at most *most* free messages, each leased for *lease_s* seconds."""
         wait_s = wait_s if self._waits else 0.0
         return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
@@ -314,8 +314,8 @@ class SqliteQueue:
         return [Message(body, f"{number}:{receives}", receives) for number, body, receives in rows]
 
     def _times(self) -> dict[str, float]:
-        """Return the SQL parameters ``now`` and ``latest`` (latest plausible start of a lease)."""
         now = self._clock()
+        # A lease that begins after *latest* is ignored, because the clock was wrong.
         return {"now": now, "latest": now + _SLACK_S}
 
     @staticmethod
@@ -388,7 +388,7 @@ class SqliteQueue:
         return Counts((new or 0) + taken - leased, leased, letters)
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of messages that are leased now (limit: *most* texts)."""
+        """Return the texts of at most *most* messages that are leased now."""
         with self._connected("read") as connection:
             rows = connection.execute(
                 "SELECT body FROM taken WHERE is_leased AND ends > :now AND since <= :latest"

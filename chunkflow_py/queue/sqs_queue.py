@@ -130,7 +130,7 @@ class SqsQueue:
     # --- receiving -----------------------------------------------------------------------------
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return free messages, each leased for *lease_s* seconds (limit: *most* messages).
+        """Return at most *most* free messages, each leased for *lease_s* seconds.
 
         Sends concurrent requests for 10 messages each; only the first request waits.
         """
@@ -253,7 +253,7 @@ class SqsQueue:
         return visible + delayed, leased
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield each dead letter once; until the end, other readers do not see these letters."""
+        """Yield each dead letter once; other readers do not see the letters in the meantime."""
         dead = self._dead_address()
         if dead is None:
             return

@@ -18,8 +18,8 @@ def score_code(settings: Mapping[str, Any]) -> tuple[str, ...]:
         settings: arguments of `agglomerate`, of which only ``scoring_function`` is used.
 
     Returns:
-        A tuple with one description. The tuple is empty if the scoring function is the mean
-        affinity, because the code of this function is a compiled part of waterz.
+        A tuple that contains the description. For the mean affinity, the tuple is empty, because
+        waterz contains the compiled code of this function.
     """
     score = settings.get("scoring_function", MEAN_AFFINITY)
     return () if score == MEAN_AFFINITY else (f"the scoring function {score}, as C++",)

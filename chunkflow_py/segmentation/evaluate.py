@@ -435,8 +435,8 @@ class Evaluator(OperatorBase):
             the scores by name.
         options: keyword arguments of `evaluate`.
         print: function that prints the table of scores of each task.
-        json: path of a JSON file for the scores. If the path does not end in .json, one file is
-            written for each task, with this path as prefix of its name.
+        json: path of a JSON file for the scores. A path that does not end in .json is a prefix: one
+            file is written for each task, and the paths of these files begin with the prefix.
         table_path: address of a folder for the contingency table of each task. If an address is
             given, the scores of tasks are not printed.
     """
@@ -462,7 +462,7 @@ class Evaluator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse a single JSON file for several tasks, and tables of tasks that overlap."""
+        """Refuse a single JSON file for several tasks, and tables if the tasks overlap."""
         count = outline.task_count
         if self.json and self.json.endswith(".json") and count > 1:
             msg = (

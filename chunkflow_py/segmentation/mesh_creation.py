@@ -80,7 +80,7 @@ def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
 
 
 def lacks_overlap(chunk: Chunk, box: BoundingBox) -> bool:
-    """Return whether *chunk* lacks the layer of voxels after *box*, although the volume has it."""
+    """Return whether the volume continues after the end of *box*, but *chunk* does not."""
     return not chunk.bbox.contains(box.grow((0, 0, 0), ONE).intersection(chunk.domain))
 
 

@@ -92,7 +92,7 @@ class ManifestTasks(SourceBase):
 
     Attributes:
         work: operator that writes the manifests or the shard of a task.
-        number: prefix or shard, as a number, if only its task is to be generated (default: all).
+        number: number of the only prefix or shard for which to generate a task (default: all).
     """
 
     work: ManifestWriter = field(metadata=HOOK)

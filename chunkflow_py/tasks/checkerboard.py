@@ -81,7 +81,7 @@ def slabs(tasks: Mapping[int, int], least: int) -> list[list[int]]:
     """Divide the layers of tasks into slabs, and return the layers of each slab.
 
     A slab ends when it has at least *least* tasks. If fewer than *least* tasks remain, their layers
-    are added to the last slab. So a slab has fewer than 2 * *least* tasks, plus one layer.
+    are added to the last slab.
 
     Args:
         tasks: dictionary from layer (index along z, ascending) to the number of its tasks.

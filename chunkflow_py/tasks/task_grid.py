@@ -83,8 +83,8 @@ def task_grid(
         block_size: extend the region outward to multiples of this size, counted from (0, 0, 0).
 
     Raises:
-        OptionError: *chunk_size* is not a multiple of *block_size*; or *respect_stop* is set and
-            the grid extends beyond *stop*.
+        OptionError: *chunk_size* is not a multiple of *block_size*; or *respect_stop* is set, and
+            some boxes of the grid lie completely beyond the end of the region.
     """
     count = grid_size or (Zyx(1, 1, 1) if stop is None else None)
     end = start + chunk_size * count if stop is None and count else stop
@@ -99,8 +99,8 @@ def task_grid(
     largest = -(-region.size // chunk_size)
     if any(n > limit for n, limit in zip(count, largest, strict=True)):
         msg = (
-            f"--grid-size {count} with boxes of {chunk_size} extends beyond the region's end "
-            f"{region.stop} (zyx, voxels), where --respect-stop clips the boxes; "
+            f"--grid-size {count} puts whole boxes of {chunk_size} beyond {region.stop} (zyx, "
+            "voxels), the end of the region, at which --respect-stop clips the boxes; "
             f"the largest grid that works is {count.low(largest)}"
         )
         raise OptionError(msg)

@@ -91,7 +91,7 @@ class ListPlan:
     def region(self, number: int) -> Region:
         """Return the region of a task.
 
-        The number may be one that *indexes* do not select.
+        *number* may also be the number of a task that *indexes* exclude from the plan.
 
         Raises:
             IndexError: *number* is not a position in the list.

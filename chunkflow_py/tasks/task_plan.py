@@ -190,7 +190,7 @@ class GridPlan:
     def region(self, number: int) -> Region:
         """Return the region of a task.
 
-        The number may be one that *kept* or *indexes* do not select.
+        *number* may also be the number of a box that *kept* or *indexes* exclude from the plan.
 
         Raises:
             IndexError: *number* is negative, or not below *span*.

@@ -3,7 +3,7 @@
 ```
 affinities -> edge_affinities   integers on the edges between voxels
            -> edge_fragments    the edges that join voxels into fragments
-           -> contacts          a table row for each two touching fragments: sum, count, tie
+           -> contacts          a table row for each pair of touching fragments: sum, count, tie
            -> region_merging    the merges in a box that no voxel outside of the box can change
            -> hierarchy         all merges in order; segments at a threshold; small segments
 ```

@@ -62,7 +62,7 @@ class ChunkGrid:
     Attributes:
         domain: bounds of the volume, voxels. The first chunk begins at the start of the volume.
         size: size of a chunk, voxels, zyx.
-        bits: number of bits for each of the three coordinates of a chunk in an id.
+        bits: number of bits that an id has for each of the three coordinates of its chunk.
     """
 
     domain: BoundingBox
@@ -76,8 +76,8 @@ class ChunkGrid:
         Args:
             domain: bounds of the volume, voxels.
             size: size of a chunk, voxels, zyx.
-            bits: number of bits for each of the three coordinates of a chunk in an id (default:
-                as few as the number of chunks needs).
+            bits: number of bits that an id has for each of the three coordinates of its chunk
+                (default: as few as the number of chunks needs).
 
         Raises:
             OptionError: *bits* is too small for the number of chunks, or leaves too few bits of the
@@ -190,9 +190,9 @@ class ChunkEdges:
         in_chunk: edges between supervoxels of the chunk, the smaller id first.
         cross_chunk: edges to other parts of the same fragment, in neighbouring chunks.
         between_chunk: edges to parts of other fragments, in neighbouring chunks.
-        components: for each segment, the ids of two kinds of its supervoxels: the supervoxels in
-            this chunk, and those in neighbouring chunks that an edge joins to a supervoxel of this
-            chunk.
+        components: one array of supervoxel ids for each segment. An array contains the segment's
+            supervoxels in this chunk. It also contains the segment's supervoxels in neighbouring
+            chunks, if an edge joins them to a supervoxel of this chunk.
     """
 
     in_chunk: Edges
@@ -219,7 +219,7 @@ def edges_of_chunk(
             whole fragments.
         edges: (3, z, y, x) affinities of the voxels in *around*, as integers; see
             `edge_affinities`.
-        around: box of the chunk and a margin of one voxel, cut to the bounds of the volume.
+        around: box of the chunk, enlarged by one voxel on each side where the volume continues.
         grid: division of the volume into chunks.
         place: coordinates of the chunk, zyx.
 
@@ -248,8 +248,8 @@ def edges_of_chunk(
         if ((labels == 0) != (ids == 0)).any():
             msg = (
                 f"some voxels are background (0) in the supervoxels, but not in the {name}, or the "
-                "reverse; give the fragments from which split-supervoxels made the supervoxels, "
-                "and segments of these fragments"
+                "reverse; give the fragments that were the input of split-supervoxels, and "
+                "segments that consist of these fragments"
             )
             raise ChunkError(msg)
     found = contacts_of(supervoxels, edges, around.start, grid.domain)

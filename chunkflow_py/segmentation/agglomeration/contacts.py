@@ -56,7 +56,7 @@ class Contacts:
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     def rows(self, which: Any) -> Contacts:
-        """Return the rows that *which* selects: a mask, positions or a slice."""
+        """Return the rows selected by *which*: a mask, an array of positions or a slice."""
         return Contacts(*(column[which] for column in self.columns().values()))
 
     @classmethod
@@ -83,7 +83,7 @@ class Contacts:
                 of a row keep their order.
 
         Raises:
-            ChunkError: a contact has more than `MOST_EDGES` edges.
+            ChunkError: two regions touch at more than `MOST_EDGES` voxel faces.
         """
         apart = self.first != self.second
         table = self if apart.all() else self.rows(apart)
@@ -133,8 +133,8 @@ def contacts_of(
         start: global position of the first voxel, zyx.
         domain: bounds of the volume.
         axes: axes (0 for z) along which contacts are counted.
-        is_directed: whether `Contacts.first` is always the fragment of the lower voxel. If so, two
-            fragments can have two rows.
+        is_directed: whether `Contacts.first` is always the fragment at the lower of an edge's two
+            voxels. If so, a pair of fragments can have two rows, one for each order.
     """
     row, rows = int(domain.size.x), int(domain.size.x) * int(domain.size.y)
     at = [int(a) - int(b) for a, b in zip(start, domain.start, strict=True)]

@@ -46,8 +46,8 @@ def as_edges(affinity: NDArray[Any], layout: AffinityLayout = DEFAULT_LAYOUT) ->
         (3, z, y, x) uint8 or uint16, channel 0 along z, each value at the upper voxel of its edge.
 
     Raises:
-        ChunkError: the array does not have three channels, the voxels have another type, or a value
-            is NaN or outside of [0, 1].
+        ChunkError: the array does not have three channels, its type is not one of those above, or
+            an affinity is NaN or outside of [0, 1].
     """
     if affinity.ndim != 4 or affinity.shape[0] != 3:
         msg = (

@@ -1,8 +1,8 @@
 """Links between fragments of neighbouring tasks: pairs joined by a chosen edge.
 
-For each of its three lower faces, a task stores which edges through the face are chosen, one bit
-for each edge. When all tasks have stored their fragments, the labels on the two sides of each
-chosen edge are linked.
+The box of a task has three lower faces, at its start along z, y and x. For each of these faces, the
+task stores which edges through the face are chosen, one bit for each edge. When all tasks have
+stored their fragments, the two labels at the ends of each chosen edge are linked.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 def save_face_edges(store: Store, region: Region, chosen: ChosenEdges) -> None:
-    """Store the chosen edges through the lower faces of a task.
+    """Store which edges through the three faces at the start of a task's box are chosen.
 
     Args:
         store: store of the edges.
-        region: region of the task.
+        region: box of the task, and its time point.
         chosen: chosen edges of the voxels in the box of the task.
     """
     faces = {f"face_{axis}": np.packbits(chosen.joins[axis].take(0, axis)) for axis in range(3)}
@@ -86,11 +86,11 @@ class EdgeLinker:
         return open_volume(self.url, self.mip, opening=self.opening)
 
     def prepare(self) -> None:
-        """Open the store; read nothing, because an earlier step may not have written it yet."""
+        """Open the store without reading, because an earlier step may still have to fill it."""
         _ = self._edges
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:
-        """Return the links across the lower faces of a task, (n, 2).
+        """Return pairs of labels to link, (n, 2), at the three faces at the start of a task's box.
 
         Raises:
             GeometryError: the task lies outside of the volume.

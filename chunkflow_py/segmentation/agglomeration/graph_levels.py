@@ -38,7 +38,7 @@ _READ_TOGETHER = 64  # objects, so that those of all boxes need not fit into mem
 
 
 def merge_level(graphs: GraphStore, box: BoundingBox, level: int, task_size: Zyx) -> str:
-    """Merge the regions in one box from the graphs of its smaller boxes, and store the result.
+    """Combine the graphs of the smaller boxes in one box, merge its regions and store the result.
 
     Args:
         graphs: store of the graph.
@@ -52,7 +52,7 @@ def merge_level(graphs: GraphStore, box: BoundingBox, level: int, task_size: Zyx
 
     Raises:
         GeometryError: the box does not belong to the level.
-        VolumeError: an object of the level below is missing or damaged.
+        VolumeError: the stored graph of one of the smaller boxes is missing or damaged.
     """
     settings = graphs.settings_below(box, level, task_size)
     settings.check(box, level)
@@ -115,7 +115,7 @@ def write_segment_table(
         graph: store of the graph, whose contacts are read if *min_size* is above 1.
         fragments: store of the table that solve-labels has written for the fragments.
         table: store of the table to write.
-        threshold: segments are merged while 1 - mean affinity is at most this.
+        threshold: regions are merged while 1 - mean affinity is at most this.
         min_size: segments with fewer voxels than this are united with the neighbour of the
             greatest mean affinity; 0 unites no segments.
         min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].

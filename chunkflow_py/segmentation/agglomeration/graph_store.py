@@ -1,7 +1,7 @@
 """Storage of the contacts, graphs and merges of an agglomeration, one object for each box.
 
 ```
-URL/contacts/BOX.npz    contacts of fragments that a task counts, and sizes of its fragments
+URL/contacts/BOX.npz    contacts between the fragments of one task, and sizes of the fragments
 URL/level-0/BOX.npz     merges in the box of a task, and the graph that remains after the merges
 URL/level-1/BOX.npz     the same for a box of 2 x 2 x 2 tasks; and so on, up to the whole volume
 ```
@@ -94,7 +94,7 @@ class GraphSettings:
             url: address of the hierarchy.
 
         Raises:
-            OptionError: the hierarchy was made up to a lower threshold.
+            OptionError: the hierarchy contains merges only up to a lower threshold.
         """
         if threshold > self.max_threshold:
             msg = (
@@ -116,7 +116,7 @@ class GraphSettings:
 
     @property
     def last_level(self) -> int:
-        """Number of the lowest level, at least 1, that has only one box: the whole volume."""
+        """Number of the lowest level, 1 or more, at which a single box covers the volume."""
         return max(1, *((each - 1).bit_length() for each in self.grid(0).count))
 
     def check(self, box: BoundingBox, level: int) -> None:
@@ -139,7 +139,7 @@ class GraphSettings:
             raise GeometryError(msg)
 
     def children(self, box: BoundingBox, level: int) -> list[BoundingBox]:
-        """Return the boxes of the level below *level* that together fill *box*."""
+        """Return the smaller boxes, of level *level* - 1, that together fill *box*."""
         cell = self.grid(level).cell_of(box.start)
         lower = self.grid(level - 1)
         if cell is None:
@@ -245,7 +245,7 @@ class GraphStore:
 
         Args:
             box: box of the task.
-            contacts: contacts in the box and across its lower faces.
+            contacts: contacts in the box and across its lower faces (at its start along each axis).
             ids: fragments in the box.
             sizes: number of voxels of each fragment in the box.
         """
@@ -324,7 +324,7 @@ class GraphStore:
 
 
 def contact_columns(arrays: Mapping[str, NDArray[Any]], address: str, prefix: str = "") -> Contacts:
-    """Return a table of contacts made of checked columns.
+    """Check the columns that were read from a file, and return them as a table of contacts.
 
     Args:
         arrays: columns by name.

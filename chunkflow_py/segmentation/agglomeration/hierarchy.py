@@ -46,7 +46,10 @@ class Segments:
 
     @property
     def changes(self) -> NDArray[np.uint64]:
-        """Fragment id (ascending) and segment id, (n, 2), of the fragments whose two ids differ."""
+        """Fragment id and segment id of each fragment whose segment has another id.
+
+        The array has the shape (n, 2). Fragment ids ascend.
+        """
         changed = self._ids != self._names
         return np.stack((self._ids[changed], self._names[changed]), axis=1)
 
@@ -82,14 +85,14 @@ def absorbed(
         pairs: (n, 2) ids of fragments that belong to one segment, see `cut`.
         contacts: contacts of the fragments, in any order; the contact of two fragments may have
             several rows.
-        sizes: ids of fragments, and numbers of voxels. The numbers of an id with several entries
-            are added up.
+        sizes: two arrays, the ids of fragments and their numbers of voxels. If an id has several
+            entries, its numbers of voxels are added up.
         smallest: segments with fewer voxels than this are united with a neighbour.
         floor: smallest mean affinity at which a small segment is united, in the unit of the
             integer affinities (255 or 65535 for 1).
 
     Returns:
-        (n, 2): the rows of *pairs*, and further pairs that unite small segments.
+        An array of shape (n, 2): the rows of *pairs*, and further pairs that unite small segments.
     """
     while True:
         segments = Segments(pairs)

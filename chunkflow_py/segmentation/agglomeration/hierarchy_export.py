@@ -98,7 +98,7 @@ class HierarchyExport:
         graph: store of the graph, which has the contacts of the fragments.
         target: store of the tables.
         voxel_size_nm: edge lengths of a voxel, nm, zyx.
-        threshold: segments are merged while 1 - mean affinity is at most this.
+        threshold: regions are merged while 1 - mean affinity is at most this.
         min_size: segments with fewer voxels than this are united with the neighbour of the
             greatest mean affinity; 0 unites no segments.
         min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
@@ -129,7 +129,8 @@ class HierarchyExport:
 
         Raises:
             VolumeError: the hierarchy or the contacts are missing or damaged.
-            OptionError: as for `check`, or the target contains another export.
+            OptionError: the threshold is above that of the hierarchy, or the target contains an
+                export with other settings or other content.
         """
         settings = read_settings(self.hierarchy)
         about, earlier = self._checked(settings)

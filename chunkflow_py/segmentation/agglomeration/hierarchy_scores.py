@@ -60,7 +60,7 @@ def scores_at(
 
     Args:
         table: contingency table of the fragments and the ground truth.
-        merges: merges of the hierarchy, at least up to the highest threshold.
+        merges: merges of the hierarchy, at least all those up to the highest of *thresholds*.
         thresholds: thresholds in [0, 1]; at each of them, regions are merged while 1 - mean
             affinity is at most the threshold.
         dtype: type of the affinities as integers.
@@ -89,7 +89,7 @@ def figure_of(scores: Sequence[tuple[float, SegmentationScore]], kind: str) -> b
     """Return a figure of the scores against the threshold; the lowest VOI is marked.
 
     Args:
-        scores: thresholds, ascending, and the scores at each of them.
+        scores: pairs of a threshold and the scores at this threshold, thresholds ascending.
         kind: format of the figure, one of `FIGURES`.
 
     Raises:

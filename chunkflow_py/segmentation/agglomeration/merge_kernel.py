@@ -101,8 +101,9 @@ def merge_best_first(
     """Merge regions from the best contact to the worst; see `region_merging`.
 
     Args:
-        first: number of one region of each contact, from 0; each pair of regions occurs once.
-        second: number of the other region.
+        first: for each contact, the number of its first region. Regions are numbered from 0, and
+            each pair of regions occurs once.
+        second: for each contact, the number of its second region.
         total: sum of the affinities of the edges of each contact; overwritten.
         count: number of these edges; overwritten.
         tie: lowest index of these edges; overwritten.

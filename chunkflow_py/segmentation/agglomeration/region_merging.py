@@ -62,7 +62,8 @@ class OpenGraph:
             `Contacts.first` lies inside, `Contacts.second` outside. A contact between two
             neighbouring boxes is in the graphs of both boxes. `combined` counts such a contact
             once.
-        face: number of the face of each row of `crossing`: 2 * axis, plus 1 for an upper face.
+        face: number of the face of each row of `crossing`: 2 * axis for the face at the start of
+            the box along this axis, 2 * axis + 1 for the face at its stop.
         cut: fragments that continue outside of the box; one entry for each face through which a
             fragment continues.
         cut_face: number of the face of each entry of `cut`.
@@ -89,8 +90,8 @@ class OpenGraph:
         """Return the graph of a task's box, in which each fragment is a region.
 
         Args:
-            fragments: (z, y, x) ids in the box and one voxel around it, as far as *domain* reaches;
-                0 for background.
+            fragments: (z, y, x) ids in the box, enlarged by one voxel on each side where *domain*
+                continues; 0 for background.
             edges: (3, z, y, x) affinities as integers, at the same voxels.
             box: box of the task.
             domain: bounds of the volume.

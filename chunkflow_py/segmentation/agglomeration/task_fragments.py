@@ -134,8 +134,8 @@ class TaskContacts:
 
     Attributes:
         graph: graph of the box, before the first merge.
-        counted: contacts in the box and across its lower faces. Contacts across the upper faces
-            are counted by the neighbouring tasks.
+        counted: contacts in the box, and across its lower faces (at its start along each axis).
+            The neighbouring tasks count the contacts across the other faces.
         ids: fragments in the box.
         sizes: number of voxels of each fragment in the box.
     """
@@ -152,8 +152,8 @@ def contacts_in(
     """Return the contacts of the fragments in the box of a task.
 
     Args:
-        fragments: fragments, (z, y, x); must contain *box* and one voxel around it, as far as the
-            volume reaches.
+        fragments: fragments, (z, y, x); must contain *box*, enlarged by one voxel on each side
+            where the volume continues.
         affinity: affinities, (3, z, y, x), of at least the same voxels.
         box: box of the task.
         layout: order of the channels, and which of the two voxels of an edge stores its affinity.

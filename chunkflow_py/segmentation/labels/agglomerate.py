@@ -6,8 +6,8 @@ affinity ── watershed ──> fragments ── merge while score < threshold
 ```
 
 The library waterz does the watershed and the merges (Funke et al. 2019,
-doi:10.1109/TPAMI.2018.2835450). waterz runs in a separate process, because it would stop the other
-threads of the worker; see `waterz_process`.
+doi:10.1109/TPAMI.2018.2835450). waterz runs in a separate process. In the worker process, waterz
+would stop all other threads; see `waterz_process`.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ def agglomerate(
 
     Args:
         affinity: (3, z, y, x), floating point in [0, 1], or integers. Integers are divided by the
-            maximum of their type, such as 255 for uint8. The channels are x, y, z. The value at a
-            voxel is the affinity between this voxel and its lower neighbour along the axis of the
-            channel.
+            maximum of their type, such as 255 for uint8. The value of a channel at a voxel is the
+            affinity between this voxel and one of its neighbours along the axis of the channel; see
+            *flip_channel* and *affinity_at*.
         thresholds: two segments are merged if their score is below the threshold. The score is 1
             minus the mean affinity of the voxel pairs on their shared face. For example, a
             threshold of 0.7 merges segments with a mean affinity above 0.3. A higher threshold
             merges more.
-        fragments: labels (z, y, x) to merge, or the method that makes these labels. Label 0 is
-            background and stays 0. ``waterz`` is a watershed on the affinities. ``seeded`` is
-            described at `fragments.seeded_fragments`.
+        fragments: labels (z, y, x) to merge, or the name of the method that makes these labels.
+            ``waterz`` is a watershed on the affinities. ``seeded`` is described at
+            `fragments.seeded_fragments`. Label 0 is background and stays 0.
         aff_threshold_low: a voxel is background if all its affinities are at or below this value.
             With ``seeded``, a voxel is background if the mean of its affinities is at or below this
             value.

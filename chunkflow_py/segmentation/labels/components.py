@@ -100,7 +100,7 @@ def single_channel(array: NDArray[Any]) -> NDArray[Any]:
     if array.ndim == 4 and array.shape[0] != 1:
         msg = (
             f"labels and masks have one channel, got shape {tuple(array.shape)} (c, z, y, x); "
-            "select one channel with threshold --channel or with --channels of the loader, or make "
+            "select one channel with --channel of threshold or --channels of the loader, or make "
             "labels with agglomerate"
         )
         raise ChunkError(msg)

@@ -50,11 +50,14 @@ class Contingency:
         return Contingency(self.segments[kept], self.bodies[kept], self.voxels[kept])
 
     def renamed(self, segments: NDArray[np.uint64]) -> Contingency:
-        """Return the table with new segment labels, (n,); rows with equal labels are added up."""
+        """Return the table with the segment label of each row replaced by that in *segments*.
+
+        Rows that then have equal labels of segment and body are added up.
+        """
         return _grouped(segments, self.bodies, self.voxels)
 
     def without(self, segments: Iterable[int] = (), bodies: Iterable[int] = ()) -> Contingency:
-        """Return the table without the voxels of these segments and bodies."""
+        """Return a table without the rows that have one of these segment labels or body labels."""
         kept = ~(np.isin(self.segments, _labels(segments)) | np.isin(self.bodies, _labels(bodies)))
         return self.where(kept)
 

@@ -51,8 +51,8 @@ def seeded_fragments(
 
     For the seeds, the distance of each voxel to the nearest voxel outside the interior is computed
     and smoothed. Each maximum of the result is a seed. Distances take the voxel size into account.
-    In units of the shortest voxel edge, the smoothing has a standard deviation of 1, and a maximum
-    is the largest value in a window of 7.
+    The shortest voxel edge is the unit of length: the smoothing has a standard deviation of 1, and
+    a maximum is the largest value in a cube with edges of length 7.
 
     Args:
         affinity: (3, z, y, x) in [0, 1], channel k along axis k; affinities to the lower neighbour.

@@ -53,8 +53,8 @@ def solve(
             one object.
 
     Returns:
-        Dictionary from time index (``None`` without a time axis) to (n, 2) uint64: old label
-        (ascending), new label.
+        Dictionary from time index (``None`` without a time axis) to an array of shape (n, 2),
+        uint64, with a column of old labels, ascending, and a column of new labels.
     """
     forests: dict[int | None, Forest] = {}
     for region, pairs in links:
@@ -69,7 +69,7 @@ def write_table(
 
     Args:
         store: store of the table.
-        changes: (n, 2): old id (ascending), new id.
+        changes: array of shape (n, 2): a column of old ids, ascending, and a column of new ids.
         time: time index of the table (``None`` without a time axis).
         piece: limit of the number of entries in a piece.
     """

@@ -2,10 +2,12 @@
 
 ```
 label    each task labels its box, ids unique in the volume        labels.numbering
-link     each task stores the label pairs at its lower faces       this module, labels.links
+link     each task stores the pairs that touch at its lower faces  this module, labels.links
 solve    one task reads all pairs and writes a table of ids        this module, labels.label_table
 relabel  each task replaces its labels with those of the table
 ```
+
+The lower faces of a task are the three faces at the start of its box along z, y and x.
 """
 
 from __future__ import annotations
@@ -131,7 +133,7 @@ class TouchLinker:
             raise GeometryError(msg)
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:
-        """Return the links across the lower faces of a task, (n, 2).
+        """Return pairs of labels to link, (n, 2), at the three faces at the start of a task's box.
 
         Raises:
             GeometryError: the task lies outside the volume.
@@ -208,8 +210,8 @@ class TouchLinker:
             labels = single_channel(self._labels.read(box, time=region.time).array)
             if is_recorded and labels.any():
                 msg = (
-                    f"{self.url} has labels in {part} without a record of the task that made them, "
-                    f"although box {self.records.regions[0]} has a record; label {part} again"
+                    f"{self.url} has labels in {part}, but no record of the task that made these "
+                    f"labels; label {part} again"
                 )
                 raise ChunkError(msg)
             values = None
@@ -284,11 +286,11 @@ class OverlapLinker:
         return open_store(self.place, self.access)
 
     def prepare(self) -> None:
-        """Open the store; read nothing, because an earlier step may not have written it yet."""
+        """Open the store without reading, because an earlier step may still have to fill it."""
         _ = self._store
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:
-        """Return the links across the lower faces of a task, (n, 2).
+        """Return pairs of labels to link, (n, 2), at the three faces at the start of a task's box.
 
         Raises:
             ChunkError: two tasks have used the same id.

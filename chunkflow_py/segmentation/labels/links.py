@@ -1,8 +1,9 @@
 """Links: pairs of labels, one from each of two neighbouring tasks, that belong to one object.
 
-Labels of connected components are linked by touch. At each of its three lower faces, a task reads
-the planes of voxels on both sides of the face. For connectivity 18 and 26, the planes extend one
-voxel beyond the edges of the face.
+Labels of connected components are linked by touch. The box of a task has three lower faces, at its
+start along z, y and x. At each of these faces, the task reads the plane of its own voxels and the
+plane of the neighbouring task's voxels. For connectivity 18 and 26, the planes extend one voxel
+beyond the edges of the face.
 
 ```
             |                Voxels p and q belong to two tasks, and touch at an edge. Along one
@@ -143,12 +144,12 @@ def _touching(pair: NDArray[Any], box: BoundingBox) -> str:
 
 
 def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) -> None:
-    """Check that two tasks have not used the same id, because that would merge two objects.
+    """Check that two tasks have not used the same id, because a shared id would merge two objects.
 
     Args:
         first: labels of one task, 0 for background; any shape.
         second: labels of the other task.
-        region: region of the task whose lower face lies between *first* and *second*.
+        region: region of one of the two tasks, for the message.
 
     Raises:
         ChunkError: an id occurs in the labels of both tasks.
@@ -157,9 +158,9 @@ def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) 
     shared = shared[shared != 0]
     if len(shared):
         msg = (
-            f"label {shared[0]} occurs on both sides of a lower face of task {region}, but two "
-            "tasks must not use the same id; label with --global-ids, and give the --chunk-size "
-            "that the labels were made with"
+            f"label {shared[0]} occurs in task {region} and in a task next to it, but two tasks "
+            "must not use the same id; label with --global-ids, and give the --chunk-size that the "
+            "labels were made with"
         )
         raise ChunkError(msg)
 
@@ -213,17 +214,17 @@ def distinct(pairs: NDArray[Any]) -> NDArray[np.uint64]:
 def lower_slab(
     box: BoundingBox, bounds: BoundingBox, axis: int, connectivity: Connectivity
 ) -> BoundingBox | None:
-    """Return the box that a task reads at a lower face: one plane of voxels on each side.
+    """Return the box of the two planes of voxels that a task reads at one of its lower faces.
 
     Args:
         box: box of the task.
         bounds: bounds of the volume.
-        axis: axis perpendicular to the face; 0 for z.
+        axis: axis perpendicular to the face; 0 for z. The face is at the start of *box*.
         connectivity: connectivity of the labels; if it is above 6, the planes extend one voxel
             beyond the edges of the face.
 
     Returns:
-        The box; ``None`` if the face lies on the boundary of the volume.
+        The box of the planes; ``None`` if the face lies on the boundary of the volume.
     """
     if box.start[axis] <= bounds.start[axis]:
         return None

@@ -125,7 +125,7 @@ class ObjectFolder:
         """Change several JSON files in parallel.
 
         Args:
-            changes: for each name of a file, the function that `update` calls with its content.
+            changes: dictionary from the name of a file to the *change* function for `update`.
         """
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
             deque(pool.map(lambda change: self.update(*change), changes.items()), maxlen=0)
@@ -289,7 +289,7 @@ def _unpacked(data: bytes, address: str) -> bytes:
 
 
 def objects_below(url: str) -> Output:
-    """Return the `Output` by which a run records that it writes files below *url*."""
+    """Return the description of an output that consists of files below *url*."""
     return Output("objects", f"{open_store(url).url.rstrip('/')}/")
 
 

@@ -56,8 +56,8 @@ class Entry(NamedTuple):
     Attributes:
         label: id of the object.
         content: bytes that a reader gets for the id.
-        lead: bytes that are stored directly before the content, such as the fragments to which a
-            multi-resolution manifest refers.
+        lead: bytes that are stored directly before the content. For a multi-resolution mesh, the
+            content is the manifest, and *lead* contains its fragments.
     """
 
     label: int
@@ -105,12 +105,12 @@ class ObjectShards:
 
     Args:
         fragments: folder of the fragments.
-        parts: number of parts of a fragment's name that colons separate; see `by_object`.
+        parts: number of parts into which colons divide a fragment's name; see `by_object`.
         command: name of the command that makes fragments, for messages.
         info: content of the info file of the shards, without the entry ``sharding``.
         count: number of shards.
         gzip_data: whether to gzip the content of each object.
-        beside: folder to whose name a suffix is added to make the name of the folder of shards
+        beside: folder from which the folder of shards gets its name, with a suffix added
             (default: *fragments*).
 
     Attributes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def mask_out(
     labels: NDArray[Any], least_voxels: int = 0, selected: Collection[int] | None = None
 ) -> NDArray[Any]:
-    """Return a copy of *labels* in which small and unselected objects are set to 0.
+    """Return a copy of *labels* without small objects and without objects that are not selected.
 
     Args:
         labels: any shape, integers; 0 is background.

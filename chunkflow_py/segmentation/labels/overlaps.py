@@ -9,12 +9,12 @@ stored by A      |---|mmm|                       labels that A has given to the 
 stored by B      |mmm|---|                       labels that B has given to the common voxels
 ```
 
-Each task writes one file for each face that it shares with another task. The file name consists of
-the first voxel above the face, the axis, and the side of the face on which the task lies:
-``64_0_128.z.below.npz``, ``64_0_128.z.above.npz`` (with the prefix ``t3_`` for time index 3). The
-file is an npz file without pickles, with three arrays. ``offset`` is the position of the first
-stored voxel, zyx. ``ids`` are the distinct labels, uint64. ``codes``, (z, y, x), contains an index
-into ``ids`` for each voxel.
+Each task writes one file for each face that it shares with another task. *Above* the face is the
+side of the greater coordinates. The file name consists of the first voxel above the face, the axis,
+and the side on which the task lies: ``64_0_128.z.below.npz``, ``64_0_128.z.above.npz``. For time
+index 3, the name has the prefix ``t3_``. The file is an npz file without pickles, with three
+arrays. ``offset`` is the position of the first stored voxel, zyx. ``ids`` are the distinct labels,
+uint64. ``codes``, (z, y, x), contains an index into ``ids`` for each voxel.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
             the volume) is shared with another task.
 
     Yields:
-        For each shared face: its axis, the first voxel above the face, the side on which the task
-        lies, and the labels of this task on both sides of the face.
+        For each shared face: its axis, the first voxel above the face (on the side of the greater
+        coordinates), the side on which the task lies, and the labels of this task on both sides.
 
     Raises:
         GeometryError: the chunk does not extend beyond a shared face.
@@ -112,7 +112,7 @@ def save_overlaps(store: Store, chunk: Chunk, region: Region) -> None:
 def linked_by_overlap(
     store: Store, region: Region, fraction: float, voxels: int
 ) -> list[NDArray[np.uint64]]:
-    """Return the links across the three lower faces of a task.
+    """Return the pairs of labels to link at the faces at the start of a task's box.
 
     If the neighbouring task at a face has no file, it was skipped, so there is nothing to link.
 
@@ -124,7 +124,7 @@ def linked_by_overlap(
         voxels: two segments are linked only if they share at least this number of voxels.
 
     Returns:
-        (n, 2) pairs of labels for each face that has files of both tasks.
+        For each face that has files of both tasks, an array of pairs of labels, shape (n, 2).
 
     Raises:
         ChunkError: two tasks have used the same id.

@@ -65,7 +65,7 @@ def with_partners(
 
 
 def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rank of each item in its group, sorted by *keys*; the first item has rank 0.
+    """Return the rank of each item within its group after sorting by *keys*; ranks begin at 0.
 
     Args:
         group: (n,) number of the group of each item.
@@ -92,7 +92,7 @@ def doubled(
     Args:
         synapses: synapses with m postsynaptic points.
         objects: (m,) label of the object that contains each point, 0 if no object does.
-        distance: largest distance between a duplicate and the other point, in voxels.
+        distance: largest distance of a duplicate from the earlier point, in voxels.
         protected: (m,) bool, true for points that must not be marked as duplicates.
 
     Returns:

@@ -76,7 +76,7 @@ def fragments_of(
     Args:
         folder: folder of the fragments.
         prefix: prefix of the names; ``None`` if no id has the prefix.
-        parts: number of parts of a fragment's name that colons separate; see `by_object`.
+        parts: number of parts into which colons divide a fragment's name; see `by_object`.
         command: name of the command that makes fragments, for messages.
 
     Raises:
@@ -90,7 +90,7 @@ def fragments_of(
 
 
 def no_fragments(folder: ObjectFolder, command: str) -> VolumeNotFoundError:
-    """Return the error to raise for a folder without fragments of the command *command*."""
+    """Return the error for a folder without fragments, with the advice to run *command*."""
     msg = f"{folder.url} has no fragments of {command}; check the URL, or run {command} first"
     return VolumeNotFoundError(msg)
 

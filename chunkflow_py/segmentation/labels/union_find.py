@@ -66,7 +66,10 @@ class Forest:
             self._merge()
 
     def changes(self) -> NDArray[np.uint64]:
-        """Return (n, 2): each label that is not the smallest of its set, and the smallest label."""
+        """Return each label that is not the smallest of its set, with the smallest label.
+
+        The result is an array of shape (n, 2).
+        """
         self._merge()
         return self._kept
 
