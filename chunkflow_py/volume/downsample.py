@@ -121,10 +121,7 @@ def _spans(start: int, stop: int, factor: int) -> list[_Span]:
 
 
 def _means(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any]) -> None:
-    """Write the mean of each cell of *fine* to *coarse*.
-
-    A cell is the fine voxels of one coarse voxel. The extent of *fine* is a multiple of *cell*.
-    """
+    # A cell has the fine voxels of one coarse voxel. The extent of fine is a multiple of the cell.
     count = cell.product()
     for z in range(coarse.shape[0]):  # plane by plane, so that the data stay in the CPU cache
         planes = fine[z * cell.z : (z + 1) * cell.z]
@@ -184,10 +181,7 @@ def _rounded(sums: NDArray[Any], count: int) -> NDArray[Any]:
 
 
 def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool) -> None:
-    """Write the most frequent label of each cell of *fine* to *coarse*.
-
-    A cell is the fine voxels of one coarse voxel. The extent of *fine* is a multiple of *cell*.
-    """
+    # A cell has the fine voxels of one coarse voxel. The extent of fine is a multiple of the cell.
     _, height, width = fine.shape
     steps = [
         (k * height + j) * width + i
@@ -214,11 +208,8 @@ def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool)
 
 
 def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
-    """Return, for each cell of a plane of cells, whether it has several labels: (y, x) bool.
-
-    Planes are compared first, then rows, then columns, so that most memory access is contiguous. A
-    cell must be larger than one voxel.
-    """
+    # The result has one bool per cell: whether the cell has several labels. Planes are compared
+    # first, then rows, then columns, so that most memory access is contiguous.
     first = planes[0, :: cell.y]
     differs = [planes[0, row :: cell.y] != first for row in range(1, cell.y)]
     if cell.z > 1:
@@ -266,10 +257,11 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
 
 @cache
 def _sorting_network(count: int) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of columns to compare, in order, so that rows of *count* values get sorted.
+    """Return pairs of columns; ordering each pair in turn sorts all rows of *count* values.
 
     The method is Batcher's merge exchange (Knuth, The Art of Computer Programming, volume 3,
-    section 5.2.2, algorithm M). It compares whole columns, which is faster than sorting short rows.
+    section 5.2.2, algorithm M). The caller compares whole columns, because sorting many short rows
+    one by one is slower.
     """
     pairs = []
     part = 1

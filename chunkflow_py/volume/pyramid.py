@@ -186,8 +186,9 @@ class PyramidOutput(OperatorBase):
         stop_mip: end of the levels to write (exclusive).
         mode: mode of `downsample`.
         opening: options for reading and writing the volume.
-        announced: volumes that earlier operators will create: address -> function that returns the
-            description of mip 0, or ``None`` if the description depends on the first chunk.
+        announced: volumes that earlier operators will create. The keys are addresses. The values
+            are functions that return the description of mip 0, or ``None`` if the description
+            depends on the first chunk.
     """
 
     url: str

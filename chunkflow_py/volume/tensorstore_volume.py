@@ -242,8 +242,8 @@ class TensorStoreSource(VolumeSource):
     def origins(self) -> tuple[str, ...]:
         """Addresses of the arrays to read; a spec that combines arrays has several.
 
-        If the array cannot be opened, the result is the spec, because the loader raises the error
-        later.
+        If the array cannot be opened, the result is the spec; the loader then raises the error
+        when it opens the array.
         """
         try:
             places = self.open().places

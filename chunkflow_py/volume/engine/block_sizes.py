@@ -1,9 +1,9 @@
-"""Choose block and shard sizes with which tasks consist of whole shards and fit into memory.
+"""Choose block and shard sizes so that each task consists of whole shards and fits into memory.
 
 ```
-tasks   |-----------|-----------|-----------|    boundaries on a common grid
-blocks  |---|---|---|---|---|---|---|---|---|    up to 64 voxels; tasks consist of whole blocks
-shards  |-------|-------|-------|-------|---|    2^n blocks; with --task-memory, one shard per task
+tasks   |-------|-------|-------|-------|    boundaries on a common grid
+blocks  |---|---|---|---|---|---|---|---|    up to 64 voxels along an axis; whole blocks per task
+shards  |-------|-------|-------|-------|    2^n blocks; with --task-memory, one shard per task
 ```
 """
 
@@ -46,8 +46,8 @@ def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: Boundin
 
     Along each axis, the block size is the largest divisor, up to 64 voxels, of the tasks' common
     step (see `common_unit`). If this divisor is below 16, the block size is the common step itself,
-    up to 256. If the common step is below 4, blocks are as long as the longest task and do not
-    align.
+    up to 256. If the common step is below 4, blocks are as long as the longest task, and their
+    boundaries differ from those of the tasks.
     """
     block = []
     common = common_unit(boxes, bounds)

@@ -6,8 +6,8 @@ write    encode, put                                  one job per unit; the bloc
                                                       encoded in parallel, then written together
 
 blocks   |------|------|------|------|
-request      |-------------|                  three pieces; `inside` is a position in a block,
-              ..|------|...                   `outside` in the array that is read or written
+request      |-------------|
+pieces       |--|------|---|                  the parts of the request, one per block (see `Piece`)
 ```
 
 A format (`BlockLayout`) defines which object stores a block and how the block is encoded; a `Store`
@@ -252,7 +252,7 @@ class BlockVolume:
         return Chunk(result, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def _read_into(self, array: NDArray[Any], wanted: Mapping[str, Positions]) -> int:
-        """Fill *array*; return the number of blocks that are not stored."""
+        """Read the *wanted* voxels into *array*; return how many blocks are not stored."""
         claimed: dict[Index, list[Piece]] = {}
         cached: list[tuple[Piece, Future[NDArray[Any] | None]]] = []
         try:
@@ -331,7 +331,7 @@ class BlockVolume:
         self._cache.share(piece.block, block)
 
     def _check_not_lost(self, unit: Index) -> None:
-        """Raise an error if an earlier step of this run has stored *unit*, which is missing."""
+        # A unit may be missing because it is empty. It is lost if an earlier step has stored it.
         if self._expected is None or unit in self._stored_shards:
             return
         is_shard = self._layout.unit != self._layout.block

@@ -1,6 +1,6 @@
 """Read and write NRRD files, which contain one array with its axes, voxel size and origin.
 
-| what         | written as                             | read from, the first that exists    |
+| what         | written as                             | read from (the first that exists)   |
 |--------------|----------------------------------------|-------------------------------------|
 | axes         | labels x, y, z and c; x is fastest     | labels, space directions, --order   |
 | channels     | the slowest axis, of kind list         | an axis without a space direction   |
@@ -206,9 +206,9 @@ def _vectors(header: Mapping[str, Any]) -> NDArray[Any] | None:
 
 
 def _along(vectors: NDArray[Any] | None, spatial: Sequence[int]) -> str:
-    """Return, for each spatial axis, the direction to which it is nearest: x, y or z.
+    """Return the direction (x, y or z) that is nearest to each spatial axis.
 
-    If two axes have the same nearest direction, the result is empty.
+    If the same direction is nearest to two axes, the result is empty.
     """
     if vectors is None or vectors.shape[1] != len(spatial):
         return ""
@@ -278,8 +278,8 @@ def _data_file(header: Mapping[str, Any], path: Path) -> Path | None:
     file = path.parent / str(name)
     if file.resolve().parent != path.parent.resolve() or len(str(name).split()) > 1:
         msg = (
-            f"{path} stores its voxels in {name}, which is not one file in the same folder; "
-            "store header and voxels in one file"
+            f"{path} stores its voxels in {name}, but the voxels must be in one file in the folder "
+            "of the header; store header and voxels in one file"
         )
         raise VolumeError(msg)
     return file
@@ -367,7 +367,8 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
     Args:
         path: file to write; an existing file is replaced.
         chunk: (z, y, x) or (c, z, y, x), numbers; bool is written as uint8.
-        encoding: one of `ENCODINGS`; readers can read parts of the array only if it is ``raw``.
+        encoding: one of `ENCODINGS`. Of an array stored as ``raw``, a reader can read a part; with
+            every other encoding, it must read the whole array.
 
     Raises:
         ChunkError: NRRD does not support the dtype.

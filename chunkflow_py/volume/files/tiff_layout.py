@@ -320,7 +320,7 @@ class TiffLayout(BlockLayout):
 
 
 def _bytes_at(path: Path, starts: Sequence[int], sizes: Sequence[int]) -> bytes:
-    """Return parts of a file, one after the other.
+    """Return the bytes of several parts of a file, joined in the given order.
 
     Raises:
         OSError: the file cannot be read.

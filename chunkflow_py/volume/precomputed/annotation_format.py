@@ -124,8 +124,8 @@ def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uin
     """Return an id for each annotation, computed from its geometry, properties and segments.
 
     Equal annotations from different tasks get the same id. With ten million annotations, the
-    probability that two different annotations get the same id is 3 in a million. In this case,
-    `merge_annotations` raises an error.
+    probability that two different annotations get the same id is 3 in a million. If two of them
+    do, `merge_annotations` raises an error.
     """
     ids = np.full(len(packed), packed.shape[1], np.uint64)
     for column in packed.T:
@@ -414,7 +414,7 @@ def _numbers(found: Any, low: float = -_FURTHEST, high: float = _FURTHEST) -> li
 
 
 def _zyx(found: Any, above: float | None = None) -> tuple[float, float, float]:
-    """Return three numbers, which an info file states in the order xyz, in the order zyx."""
+    """Convert three numbers of an info file from the order xyz to the order zyx."""
     x, y, z = _numbers(found)
     if above is not None and min(x, y, z) <= above:
         msg = f"{[x, y, z]} must be numbers above {above:g}"
@@ -428,7 +428,8 @@ def sharding_for(count: int, size: int, *, near: int = 0, compress: bool = False
     Args:
         count: number of entries, or an upper limit.
         size: total length of the entries, in bytes.
-        near: entries whose numbers differ only in the lowest *near* bits get one minishard.
+        near: number of low bits of an entry's number. Entries whose numbers differ only in these
+            bits are stored in the same minishard.
         compress: whether to gzip the entries.
     """
     shard_bits = max(0, (size // _SHARD_BYTES).bit_length())

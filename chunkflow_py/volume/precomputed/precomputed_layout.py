@@ -12,8 +12,8 @@ The number of a block determines its shard. This number is the compressed Morton
 number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid of blocks needs
 ```
 
-A volume may hash the numbers of blocks before they select a shard. Without a hash, the lowest bits
-number the blocks inside one box, so each shard is a box of blocks.
+In some volumes, a hash of the number selects the shard. In all others, the lowest bits number the
+blocks inside one box, so each shard is a box of blocks.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """
@@ -81,8 +81,8 @@ class PrecomputedLayout(BlockLayout):
 
     Args:
         level: description of the level, from the info file.
-        is_local: whether the store is a local folder, in which file extensions name the
-            compression.
+        is_local: whether the store is a local folder. In a folder, the extension of a file names
+            its compression.
 
     Attributes:
         gzipped: whether blocks are gzipped when written.
@@ -243,7 +243,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return self._file(self._shard(unit))
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that shard *key* stores, or ``None`` if *key* is not a shard of a box."""
+        """Return the unit in the shard called *key*; ``None`` if *key* names no shard of a box."""
         name = key.removeprefix(f"{self._level.key}/").removesuffix(".shard")
         if self._box_of_blocks is None or not _HEX.fullmatch(name):
             return None
@@ -326,7 +326,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return spans
 
     def _minishard(self, read: Read, shard: int, minishard: int) -> NDArray[np.uint64]:
-        """Return number, start and stop (bytes) of the blocks of a minishard, (3, n), by number."""
+        """Return an array of shape (3, n): number, start byte and stop byte of n blocks."""
         known = self._known(shard, minishard)
         if known is not None:
             return known
@@ -338,7 +338,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return index
 
     def _shard_index(self, read: Read, shard: int) -> NDArray[np.uint64] | None:
-        """Return the byte range (start, stop) of each minishard index, (minishards, 2)."""
+        """Return start byte and stop byte of each minishard index, shape (minishards, 2)."""
         known = self._known(shard, None)
         if known is not None:
             return known
