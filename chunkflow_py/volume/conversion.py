@@ -88,7 +88,7 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
     lowest, highest = info if target.kind == "b" else (int(info.min), int(info.max))
     if round(low.item()) < lowest or round(high.item()) > highest:
         msg = (
-            f"{array.dtype} voxels from {low} to {high} do not fit into {target}, which holds "
+            f"{array.dtype} voxels from {low} to {high} do not fit into {target}, whose range is "
             f"{lowest} to {highest}; choose a wider --dtype"
         )
         raise ChunkError(msg)

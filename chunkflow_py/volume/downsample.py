@@ -226,8 +226,8 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
     """Return the most frequent label of each cell, or the smallest of equally frequent labels.
 
     Args:
-        columns: one array (n,) for each position inside a cell, with the labels of n cells at this
-            position; overwritten.
+        columns: one array for each position inside a cell, with the labels of n cells at this
+            position, shape (n,). The arrays are overwritten.
         sparse: whether to return 0 only if all labels of a cell are 0.
     """
     if columns[0].dtype.kind == "f":

@@ -276,9 +276,9 @@ def plan_blocks(
         boxes: boxes of the tasks, if known.
         bounds: requested box of all voxels of the volume.
         url: address of the volume, for messages.
-        fixed: whether the volume must have exactly *bounds*. If false, and no blocks that begin at
-            the start of *bounds* align with the tasks, the volume gets only the region of the
-            tasks.
+        fixed: whether the volume must have exactly *bounds*. If false, and blocks that begin at
+            the start of *bounds* cannot align with the tasks, the volume gets only the region of
+            the tasks.
     """
     block = fitting_block(boxes, bounds)
     region = hull_of(boxes)

@@ -122,7 +122,7 @@ def isotropic_factors(voxel_size_nm: tuple[float, float, float], levels: int) ->
 
     Args:
         voxel_size_nm: size of a voxel of level 0, nanometres, zyx.
-        levels: number of levels above level 0.
+        levels: number of levels that are coarser than level 0.
     """
     factors: list[Zyx] = []
     size = voxel_size_nm

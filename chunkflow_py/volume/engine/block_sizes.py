@@ -74,9 +74,9 @@ def shard_for_memory(
 ) -> Zyx:
     """Return the extent of the largest shard that a task of the same extent can hold in memory.
 
-    A task keeps its input, its output and the encoded shard, which may be as large as the output:
-    voxels · (input_bytes + 2 · output_bytes). The memory of the network and of the margin around
-    the task is not included.
+    A task keeps its input, its output and the encoded shard in memory. The encoded shard may be as
+    large as the output, so the task takes voxels · (input_bytes + 2 · output_bytes). The memory of
+    the network and of the margin around the task is not included.
 
     The shard begins as one block and is doubled along x, y, z, x, …, but along no axis beyond the
     end of the volume. Sharded precomputed volumes number their blocks in this order.

@@ -426,7 +426,7 @@ class BlockVolume:
     # --- stored units ----------------------------------------------------------------------------
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
-        """Return the addresses of the objects that *bbox* touches; see `Volume.objects`."""
+        """Return the addresses of the objects of write units in *bbox*; see `Volume.objects`."""
         check_inside(bbox, self.bounds, self.url)
         if bbox.is_empty:
             return []

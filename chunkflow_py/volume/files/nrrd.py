@@ -362,13 +362,13 @@ def _read_data(header: Mapping[str, Any], file: IO[bytes], path: Path) -> NDArra
 
 
 def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
-    """Write *chunk* to a new NRRD file, which has its final name only when it is complete.
+    """Write *chunk* to a temporary NRRD file, then rename the complete file to *path*.
 
     Args:
         path: file to write; an existing file is replaced.
         chunk: (z, y, x) or (c, z, y, x), numbers; bool is written as uint8.
-        encoding: one of `ENCODINGS`. Of an array stored as ``raw``, a reader can read a part; with
-            every other encoding, it must read the whole array.
+        encoding: one of `ENCODINGS`. Readers can read a part of a ``raw`` array; they must read an
+            array of any other encoding as a whole.
 
     Raises:
         ChunkError: NRRD does not support the dtype.

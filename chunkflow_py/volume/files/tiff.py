@@ -406,7 +406,7 @@ def _section(layout: _Layout, channel: int, section: int, path: Path) -> NDArray
 
 
 def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
-    """Write *chunk* to a new TIFF file, which has its final name only when it is complete.
+    """Write *chunk* to a temporary TIFF file, then rename the complete file to *path*.
 
     Args:
         path: file to write; an existing file is replaced.

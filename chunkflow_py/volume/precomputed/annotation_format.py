@@ -124,8 +124,8 @@ def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uin
     """Return an id for each annotation, computed from its geometry, properties and segments.
 
     Equal annotations from different tasks get the same id. With ten million annotations, the
-    probability that two different annotations get the same id is 3 in a million. If two of them
-    do, `merge_annotations` raises an error.
+    probability that two different annotations get the same id is 3 in a million;
+    `merge_annotations` then raises an error.
     """
     ids = np.full(len(packed), packed.shape[1], np.uint64)
     for column in packed.T:

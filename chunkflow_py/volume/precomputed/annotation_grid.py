@@ -46,7 +46,7 @@ class Grid:
 
         Args:
             kind: kind of the annotations.
-            geometry: (n, p, 3): p positions of each of n annotations, voxels, zyx.
+            geometry: p positions of each of n annotations, voxels, zyx; shape (n, p, 3).
 
         Yields:
             Two arrays with an item for each pair: the index of the annotation, in ascending order,
@@ -105,7 +105,7 @@ def cell_numbers(cells: NDArray[np.int64], count: Zyx) -> NDArray[np.uint64]:
 def _each_cell(
     first: NDArray[np.int64], extent: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the m cells in n boxes: the index of each cell's box, (m,), and the cells, (m, 3)."""
+    """Return all cells in several boxes: the number of each cell's box, and the cells."""
     counts = extent.prod(axis=1)
     rows = np.repeat(np.arange(len(first)), counts)
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -135,7 +135,7 @@ class ShardedZarrLayout(ZarrLayout):
         if problem:
             msg = (
                 f"the array has {problem}, which are not supported; store the array again with "
-                "one sharding codec, without other codecs beside it"
+                "one sharding codec, no codec beside it, and the index codecs bytes and crc32c"
             )
             raise VolumeError(msg)
         self._counts = tuple(u // b for u, b in zip(self.unit, self.block, strict=True))
