@@ -100,7 +100,6 @@ def is_labels(dtype: np.dtype[Any], kind: Kind | None) -> bool:
 
 
 def _spans(start: int, stop: int, factor: int) -> list[_Span]:
-    """Split an axis into complete coarse voxels and the partial coarse voxels at both ends."""
     first, last = -(-start // factor), stop // factor  # of the whole ones
     base = start // factor
     if first > last:  # all within one coarse voxel
@@ -146,7 +145,7 @@ def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any]:
 
 
 def _sums(planes: NDArray[Any], cell: Zyx, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the sum of each cell in a plane of cells, (y, x); the order of adding is fixed."""
+    # The order of adding is fixed, so that the sums of floats are reproducible.
     width = cell.x
     pairs = planes.dtype.kind == "u" and width == 2 and dtype.itemsize == 2 * planes.itemsize
     if pairs and planes.strides[-1] == planes.itemsize:

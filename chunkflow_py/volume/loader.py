@@ -122,7 +122,6 @@ class VolumeLoader(OperatorBase):
         return volume
 
     def _known_volume(self) -> Volume | None:
-        """Return the volume that all tasks read, or ``None`` if each task reads its own file."""
         with self._lock:
             if self._volume is None and (self.source.is_shared or self.source.is_one_file):
                 self._volume = self._open()
@@ -257,7 +256,7 @@ class VolumeLoader(OperatorBase):
         return self.volume.dtype.itemsize * (self.volume.channels or 1)
 
     def _samples(self) -> list[BoundingBox | None]:
-        """Return boxes of some tasks, including the largest; ``None`` is a task without a box."""
+        # None stands for a task without a box.
         if not self._has_tasks:
             return [None]
         boxes = self._outline.boxes or ()
@@ -269,7 +268,6 @@ class VolumeLoader(OperatorBase):
         return [box for box in samples if not box.intersection(self.volume.bounds).is_empty]
 
     def _covered(self, task: BoundingBox | None) -> tuple[BoundingBox, BoundingBox]:
-        """Return the box to read for a task, and this box extended to whole blocks."""
         bounds = self.volume.bounds
         box = self.cutout.box(bounds, task, self.volume.url)[0]
         return box, box.aligned_outward(self.volume.block_size, bounds.start).intersection(bounds)

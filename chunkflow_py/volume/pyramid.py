@@ -295,7 +295,6 @@ class PyramidOutput(OperatorBase):
     # --- what the levels are -----------------------------------------------------------------
 
     def _opened(self) -> list[Volume]:
-        """Open the level of the chunk and the coarser levels before `stop_mip`, finest first."""
         fine = open_volume(self.url, self.chunk_mip, opening=self.opening)
         volumes = [fine]
         for mip in range(self.chunk_mip + 1, self.stop_mip):

@@ -310,7 +310,6 @@ class VolumeSaver:
         return volume_name(self.place) in self.announced
 
     def _check_volume(self, volume: Volume) -> None:
-        """Refuse a volume that cannot store the output of the pipeline for the known tasks."""
         if self._voxels is not None:
             check_voxels(self._voxels, self.dtype, volume.dtype, volume.channels, self.url)
         if self.time is not None and not 0 <= self.time < (volume.times or 0):
@@ -368,7 +367,6 @@ class VolumeSaver:
         voxel_size_nm: VoxelSize | None,
         times: int | None,
     ) -> VolumeSpec:
-        """Return the description of a new volume for voxels with the properties *voxels*."""
         import numpy as np
 
         has_axis = voxels is not None and (voxels.channels > 1 or voxels.has_channel_axis)

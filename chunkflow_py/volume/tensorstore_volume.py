@@ -281,7 +281,6 @@ def loader_of(
 
 
 def _places(spec: Any) -> Iterator[str]:
-    """Yield the addresses of all arrays in *spec*, the spec of an open array."""
     if isinstance(spec, list):
         for each in spec:
             yield from _places(each)

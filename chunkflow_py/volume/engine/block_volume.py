@@ -382,7 +382,7 @@ class BlockVolume:
     def _shards_to_write(
         self, store: RecordingStore, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
     ) -> Iterator[Callable[[], None]]:
-        """Yield jobs that write one shard each; meanwhile, encode the blocks of the next shard."""
+        # While a shard is written, the blocks of the next shard are encoded.
         begun: deque[tuple[Index, list[Future[tuple[Index, bytes | None]]]]] = deque()
 
         def write_oldest() -> Callable[[], None]:
@@ -461,7 +461,6 @@ class BlockVolume:
     # --- geometry --------------------------------------------------------------------------------
 
     def _wanted(self, bbox: BoundingBox, time: int | None) -> dict[str, Positions]:
-        """Return the positions of *bbox* along each axis, with all channels."""
         wanted: dict[str, Positions] = {
             axis: range(part.start, part.stop)
             for axis, part in zip(AXES, bbox.slices(self.bounds.start), strict=True)
@@ -473,7 +472,6 @@ class BlockVolume:
         return wanted
 
     def _units(self, wanted: Mapping[str, Positions]) -> dict[Index, list[Piece]]:
-        """Return the pieces of the *wanted* positions, grouped by write unit."""
         positions = [wanted.get(axis, range(1)) for axis in self._layout.axes]
         units: dict[Index, list[Piece]] = {}
         for piece in _pieces(positions, self._layout.block):
@@ -495,7 +493,6 @@ class BlockVolume:
         return tuple(min(length, total - index * length) for index, length, total in sizes)
 
     def _as_stored(self, voxels: NDArray[Any]) -> NDArray[Any]:
-        """Return a view of (t, c, z, y, x) voxels in the axis order of the stored array."""
         axes = self._layout.axes
         kept = [axis for axis in _CANONICAL if axis in axes]
         view = voxels[tuple(slice(None) if axis in axes else 0 for axis in _CANONICAL)]
@@ -598,7 +595,6 @@ def _results(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Ite
 
 
 def _stop(futures: Collection[Future[Any]]) -> None:
-    """Cancel the jobs that have not started, and wait for the running ones."""
     for future in futures:
         future.cancel()
     wait(futures)

@@ -115,7 +115,6 @@ def open_nrrd(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
-    """Yield the header, and the file positioned at the end of the header."""
     try:
         with os_errors("read", path), path.open("rb") as file:
             yield _header(file), file
@@ -197,7 +196,7 @@ def _axes(header: Mapping[str, Any], order: str, path: Path) -> str:
 
 
 def _vectors(header: Mapping[str, Any]) -> NDArray[Any] | None:
-    """Return the space directions, one row per axis; NaN for axes that are not spatial."""
+    # One row per axis; NaN for axes that are not spatial.
     rows = header.get("space directions")
     if rows is None:
         return None
@@ -232,7 +231,7 @@ def _voxel_size(header: Mapping[str, Any], axes: str, path: Path) -> tuple[float
 
 
 def _offset(header: Mapping[str, Any], axes: str, path: Path) -> Zyx:
-    """Return the position of the first voxel, voxels, zyx; 0 0 0 if the image is rotated."""
+    # The origin of a rotated image is ignored, because it is not given along z, y and x.
     if "voxel_offset" in header:
         numbers = three_numbers(str(header["voxel_offset"]).split(), f"voxel_offset of {path}")
         return Zyx.of(int(v) for v in numbers)
@@ -298,7 +297,6 @@ def _read_part(
 
 
 def _voxels(path: Path, header: dict[str, Any], file: IO[bytes]) -> NDArray[Any]:
-    """Return all voxels, with axes as in the header; raw voxels are memory-mapped."""
     data_file = _data_file(header, path)
     plain = header.get("encoding") == "raw" and not any(
         key in header for key in ("line skip", "lineskip", "byte skip", "byteskip")

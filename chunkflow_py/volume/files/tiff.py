@@ -385,7 +385,6 @@ def _part_of(
 
 
 def _section(layout: _Layout, channel: int, section: int, path: Path) -> NDArray[Any]:
-    """Return one section of one channel, (y, x); read only its page."""
     index = [0] * len(layout.stored)
     for place, value in zip(layout.order[-3::-1], (section, channel), strict=False):
         if place >= 0:

@@ -141,7 +141,7 @@ def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uin
 
 
 def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return hashes of 64 bit integers, with the mixing function of splitmix64 (Vigna)."""
+    # The mixing function of splitmix64 (Vigna).
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
@@ -398,14 +398,12 @@ class Info:
 
 
 def _property(entry: Any) -> dict[str, Any]:
-    """Check the entry of a property in an info file, and return a copy."""
     dtype, extra = TYPES[entry["type"]]
     Property.from_json(entry, np.zeros((0, *extra), dtype))
     return dict(entry)
 
 
 def _numbers(found: Any, low: float = -_FURTHEST, high: float = _FURTHEST) -> list[float]:
-    """Return numbers of an info file as floats; each number must be from *low* to *high*."""
     numbers = [float(number) for number in found]
     if not all(low <= number <= high for number in numbers):
         msg = f"{numbers} must be numbers from {low:g} to {high:g}"

@@ -70,7 +70,7 @@ class Grid:
             row = stop
 
     def _cells(self, positions: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the cells of positions; a position on the upper bound is in the last cell."""
+        # A position on the upper bound is in the last cell.
         cells = np.floor((positions.astype(np.float64) - self.start) / self.cell)
         return np.clip(cells, 0, np.array(self.count) - 1).astype(np.int64)
 
@@ -105,7 +105,6 @@ def cell_numbers(cells: NDArray[np.int64], count: Zyx) -> NDArray[np.uint64]:
 def _each_cell(
     first: NDArray[np.int64], extent: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return all cells in several boxes: the number of each cell's box, and the cells."""
     counts = extent.prod(axis=1)
     rows = np.repeat(np.arange(len(first)), counts)
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -186,7 +186,6 @@ class AnnotationCollection:
         return [int(number) for number in cell_numbers(cells, index.grid)]
 
     def _joined(self, lists: Iterable[tuple[Index, list[int]]]) -> Annotations:
-        """Return the annotations in the given lists of indices, sorted by id, each id once."""
         packed, ids = [np.zeros((0, self.schema.width), np.uint32)], [np.zeros(0, np.uint64)]
         for index, numbers in lists:
             for number, data in self._entries(index, numbers).items():

@@ -307,7 +307,6 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return ((first + self._box_of_blocks).low(self._grid) - first).product()
 
     def _spans(self, read: Read, shard: int, numbers: Sequence[int]) -> Spans:
-        """Return the byte range of each stored block in the shard: number -> (start, stop)."""
         spans: Spans = {}
         by_minishard = sorted((self._sharding.place(number)[1], number) for number in numbers)
         for minishard, group in groupby(by_minishard, key=lambda pair: pair[0]):
@@ -326,7 +325,6 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return spans
 
     def _minishard(self, read: Read, shard: int, minishard: int) -> NDArray[np.uint64]:
-        """Return an array of shape (3, n): number, start byte and stop byte of n blocks."""
         known = self._known(shard, minishard)
         if known is not None:
             return known
@@ -338,7 +336,6 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return index
 
     def _shard_index(self, read: Read, shard: int) -> NDArray[np.uint64] | None:
-        """Return start byte and stop byte of each minishard index, shape (minishards, 2)."""
         known = self._known(shard, None)
         if known is not None:
             return known
@@ -389,7 +386,6 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         self._forget(shard)
 
     def _assembled(self, blocks: Mapping[int, bytes]) -> bytes:
-        """Return the content of a shard; *blocks* maps the number of a block to its bytes."""
         place = self._sharding.place
         numbers = sorted(blocks, key=lambda number: (place(number)[1], number))
         contents = [blocks[number] for number in numbers]
@@ -398,7 +394,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
 
 
 def _read_spans(read: Read, spans: Spans) -> dict[int, bytes]:
-    """Return the bytes of blocks, number -> bytes; neighbouring blocks are read in one request."""
+    # Neighbouring blocks are read in one request.
     contents: dict[int, bytes] = {}
     group: list[tuple[int, int, int]] = []
 

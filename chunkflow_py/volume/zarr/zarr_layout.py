@@ -209,7 +209,6 @@ class ShardedZarrLayout(ZarrLayout):
         return {block: _slice(view, *spans[block]) if block in spans else None for block in blocks}
 
     def _spans(self, index: bytes, blocks: Sequence[Index]) -> dict[Index, tuple[int, int]]:
-        """Return the byte range of each stored block in the shard: block -> (begin, end)."""
         if len(index) != self._index_bytes:
             msg = f"the shard is shorter than its index of {self._index_bytes} bytes"
             raise ValueError(msg)

@@ -276,7 +276,6 @@ def _merged(existing: bytes | None, *, new: bytes, key: str, url: str, overwrite
 
 
 def _merged_attributes(old: Any, new: Any, key: str, url: str) -> dict[str, Any]:
-    """Return *old*, with missing attributes and levels added from *new*."""
     merged = dict(old)
     for name, value in new.items():
         if name == "ome":
