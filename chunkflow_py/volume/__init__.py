@@ -1,4 +1,4 @@
-"""Open and create volumes; each format has a driver, whose volumes follow the `Volume` protocol."""
+"""Open and create volumes of every format, as objects with the methods of the `Volume` protocol."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
 """Decide whether two addresses refer to the same array, however they are spelled.
 
+These five addresses, for example, refer to the same array, because each leads to the same folder:
+
 ```
-zarr://s.zarr/0                 |
-s.zarr at mip 0                 |
-file:///data/../data/s.zarr/0   |  all five: device and inode of the folder s.zarr/0
-a symbolic link to s.zarr/0     |
-a bind mount of s.zarr/0        |
+zarr://s.zarr/0
+s.zarr at mip 0
+file:///data/../data/s.zarr/0
+a symbolic link to s.zarr/0
+a bind mount of s.zarr/0
 ```
 
 An operator names each input and output by the address of a file or folder. A level of a volume has
@@ -132,12 +134,12 @@ class ArrayAddress:
 
     @cached_property
     def containers(self) -> frozenset[str]:
-        """Identity of the file or folder that contains all levels, as a set with one element."""
+        """Identity of the file or folder at the address; it contains all levels of a volume."""
         return frozenset({self._known(self.path)})
 
     @cached_property
     def arrays(self) -> frozenset[str]:
-        """Identities of the stored arrays: one for each format of the volumes in the folder."""
+        """Identities of the arrays at the address; a folder may have volumes of several formats."""
         if self.mip is None:
             return self.containers
         if self.scheme == "file" and (self.dataset or os.path.isfile(self.path)):  # noqa: PTH113
@@ -187,7 +189,7 @@ class ArrayAddress:
                 return f"{status.st_dev}:{status.st_ino}{rest}"
 
     def matches(self, other: ArrayAddress) -> bool:
-        """Return whether *other* is this path with the box of a task in place of BOX."""
+        """Return whether this path contains ``BOX``, and *other* has a task's box in its place."""
         if "BOX" not in self.path or self.mip is not None:
             return False
         pattern = _BOX.join(map(re.escape, self._spelled().split("BOX")))
@@ -199,7 +201,6 @@ class ArrayAddress:
 
 
 def _normal(protocol: str, path: str) -> tuple[str, str]:
-    """Return scheme and path in a canonical spelling, without reading metadata."""
     if protocol == "file":
         return protocol, os.path.realpath(path)
     if protocol in ("http", "https"):
@@ -209,7 +210,7 @@ def _normal(protocol: str, path: str) -> tuple[str, str]:
 
 
 def _bucket(protocol: str, path: str) -> tuple[str, str]:
-    """Return scheme and path of a web address; a bucket gets its own scheme, ``s3`` or ``gs``."""
+    # The web address of a bucket names the same array as the address with s3:// or gs://.
     parts = urlsplit(f"{protocol}://{path}")
     host, key = parts.netloc.rpartition("@")[2].lower(), unquote(parts.path)
     for name in _ENDPOINTS:
@@ -222,7 +223,7 @@ def _bucket(protocol: str, path: str) -> tuple[str, str]:
 
 
 def _related(first: str, second: str) -> bool:
-    """Return whether one path equals or contains the other; ``BOX`` matches any text."""
+    # BOX stands for any text, so only the text before BOX is compared.
     one, other = first.partition("BOX")[0], second.partition("BOX")[0]
     if "BOX" in first + second:
         return one.startswith(other) or other.startswith(one)

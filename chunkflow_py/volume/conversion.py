@@ -88,7 +88,7 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
     lowest, highest = info if target.kind == "b" else (int(info.min), int(info.max))
     if round(low.item()) < lowest or round(high.item()) > highest:
         msg = (
-            f"{array.dtype} voxels from {low} to {high} do not fit into {target}, which holds "
+            f"{array.dtype} voxels from {low} to {high} do not fit into {target}, whose range is "
             f"{lowest} to {highest}; choose a wider --dtype"
         )
         raise ChunkError(msg)
@@ -115,7 +115,7 @@ def _to_float(array: NDArray[Any], target: np.dtype[Any], low: Any, high: Any) -
     if max(-int(low), int(high)) > exact:
         msg = (
             f"{array.dtype} voxels from {low} to {high} cannot be stored exactly as {target}, "
-            f"which holds every integer only up to {exact}; choose a wider --dtype"
+            f"because integers above {exact} may be rounded; choose a wider --dtype"
         )
         raise ChunkError(msg)
     return array.astype(target)

@@ -119,9 +119,10 @@ def margins_left(chunk: Chunk, bbox: BoundingBox, low: Zyx, high: Zyx) -> tuple[
     """Return the margins of a task after clipping at the bounds of the volume.
 
     ```
-    margin |mmmm|
-    domain   |---------------------      the loader has clipped the margin at the volume's end,
-    task        |--------|               so only mm may be cropped from the chunk
+    requested   |mmmm|
+    domain        |---------------------      begins at the start of the volume
+    task             |--------|
+    clipped       |mm|                        only these voxels may be cropped from the chunk
     ```
 
     Args:

@@ -100,7 +100,6 @@ def is_labels(dtype: np.dtype[Any], kind: Kind | None) -> bool:
 
 
 def _spans(start: int, stop: int, factor: int) -> list[_Span]:
-    """Split an axis into complete coarse voxels and the partial coarse voxels at both ends."""
     first, last = -(-start // factor), stop // factor  # of the whole ones
     base = start // factor
     if first > last:  # all within one coarse voxel
@@ -121,10 +120,7 @@ def _spans(start: int, stop: int, factor: int) -> list[_Span]:
 
 
 def _means(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any]) -> None:
-    """Write the mean of each cell of *fine* to *coarse*.
-
-    A cell is the fine voxels of one coarse voxel. The extent of *fine* is a multiple of *cell*.
-    """
+    # A cell has the fine voxels of one coarse voxel. The extent of fine is a multiple of the cell.
     count = cell.product()
     for z in range(coarse.shape[0]):  # plane by plane, so that the data stay in the CPU cache
         planes = fine[z * cell.z : (z + 1) * cell.z]
@@ -149,7 +145,7 @@ def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any]:
 
 
 def _sums(planes: NDArray[Any], cell: Zyx, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the sum of each cell in a plane of cells, (y, x); the order of adding is fixed."""
+    # The order of adding is fixed, so that the sums of floats are reproducible.
     width = cell.x
     pairs = planes.dtype.kind == "u" and width == 2 and dtype.itemsize == 2 * planes.itemsize
     if pairs and planes.strides[-1] == planes.itemsize:
@@ -184,10 +180,7 @@ def _rounded(sums: NDArray[Any], count: int) -> NDArray[Any]:
 
 
 def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool) -> None:
-    """Write the most frequent label of each cell of *fine* to *coarse*.
-
-    A cell is the fine voxels of one coarse voxel. The extent of *fine* is a multiple of *cell*.
-    """
+    # A cell has the fine voxels of one coarse voxel. The extent of fine is a multiple of the cell.
     _, height, width = fine.shape
     steps = [
         (k * height + j) * width + i
@@ -214,11 +207,8 @@ def _modes(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any], *, sparse: bool)
 
 
 def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
-    """Return, for each cell of a plane of cells, whether it has several labels: (y, x) bool.
-
-    Planes are compared first, then rows, then columns, so that most memory access is contiguous. A
-    cell must be larger than one voxel.
-    """
+    # The result has one bool per cell: whether the cell has several labels. Planes are compared
+    # first, then rows, then columns, so that most memory access is contiguous.
     first = planes[0, :: cell.y]
     differs = [planes[0, row :: cell.y] != first for row in range(1, cell.y)]
     if cell.z > 1:
@@ -235,8 +225,8 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
     """Return the most frequent label of each cell, or the smallest of equally frequent labels.
 
     Args:
-        columns: one array (n,) for each position inside a cell, with the labels of n cells at this
-            position; overwritten.
+        columns: one array for each position inside a cell, with the labels of n cells at this
+            position, shape (n,). The arrays are overwritten.
         sparse: whether to return 0 only if all labels of a cell are 0.
     """
     if columns[0].dtype.kind == "f":
@@ -266,10 +256,11 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
 
 @cache
 def _sorting_network(count: int) -> tuple[tuple[int, int], ...]:
-    """Return the pairs of columns to compare, in order, so that rows of *count* values get sorted.
+    """Return pairs of columns; ordering each pair in turn sorts all rows of *count* values.
 
     The method is Batcher's merge exchange (Knuth, The Art of Computer Programming, volume 3,
-    section 5.2.2, algorithm M). It compares whole columns, which is faster than sorting short rows.
+    section 5.2.2, algorithm M). The caller compares whole columns, because sorting many short rows
+    one by one is slower.
     """
     pairs = []
     part = 1

@@ -37,7 +37,7 @@ _MOST = 4096  # limit in bytes; a document has about a hundred
 
 
 class Labelling(NamedTuple):
-    """How an operator has labelled the objects of a volume, each of which has a different id.
+    """How an operator has labelled a volume, that is, given each object in it a different id.
 
     Attributes:
         by: name of the operator that labelled the objects.

@@ -99,7 +99,7 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """Addresses of all volumes to read: of *source*, and of levels that *checks* read."""
+        """Addresses of all volumes that a task reads, including the levels that *checks* read."""
         compared = (getattr(check, "origin", None) for check in self.checks)
         return (*self.source.origins, *(each for each in compared if each is not None))
 
@@ -122,7 +122,6 @@ class VolumeLoader(OperatorBase):
         return volume
 
     def _known_volume(self) -> Volume | None:
-        """Return the volume that all tasks read, or ``None`` if each task reads its own file."""
         with self._lock:
             if self._volume is None and (self.source.is_shared or self.source.is_one_file):
                 self._volume = self._open()
@@ -257,7 +256,7 @@ class VolumeLoader(OperatorBase):
         return self.volume.dtype.itemsize * (self.volume.channels or 1)
 
     def _samples(self) -> list[BoundingBox | None]:
-        """Return boxes of some tasks, including the largest; ``None`` is a task without a box."""
+        # None stands for a task without a box.
         if not self._has_tasks:
             return [None]
         boxes = self._outline.boxes or ()
@@ -269,24 +268,16 @@ class VolumeLoader(OperatorBase):
         return [box for box in samples if not box.intersection(self.volume.bounds).is_empty]
 
     def _covered(self, task: BoundingBox | None) -> tuple[BoundingBox, BoundingBox]:
-        """Return the box to read for a task, and this box extended to whole blocks."""
         bounds = self.volume.bounds
         box = self.cutout.box(bounds, task, self.volume.url)[0]
         return box, box.aligned_outward(self.volume.block_size, bounds.start).intersection(bounds)
 
     def _shared_bytes(self) -> int:
-        """Return the size of the cache in bytes, for blocks that several tasks read.
-
-        In raster order, between a task and its next neighbour along z, the tasks of a whole plane
-        are executed. Between neighbours along y, the tasks of a whole row are executed. Between
-        neighbours along x, no task is executed. In other orders, fewer tasks are executed between
-        neighbours.
-
-        So that neighbours along z, y or x read a shared block once, the cache must have room for
-        the blocks of a plane of tasks, of a row of tasks, or of two tasks. These sizes are tried in
-        this order. The first size is used that is at most `MOST_CACHED` (or `MOST_CACHED_LOCAL`),
-        if the neighbours share blocks.
-        """
+        # The cache keeps the blocks that several tasks read. In raster order, a plane of tasks is
+        # executed between two neighbours along z, a row of tasks between two neighbours along y,
+        # and no task between two neighbours along x. To read a shared block only once, the cache
+        # therefore needs room for the blocks of a plane of tasks, a row of tasks, or two tasks.
+        # The sizes are tried in this order, up to MOST_CACHED or MOST_CACHED_LOCAL bytes.
         grid = self._outline.boxes if self._has_tasks else None
         if not isinstance(grid, BoxGrid) or len(grid) == 1 or self.cutout.is_explicit:
             return 0

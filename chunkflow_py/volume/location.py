@@ -45,8 +45,8 @@ class Location:
         url: the address without password and signature, for messages.
         format: a value of `FORMATS`, or ``None`` if it must be detected from the stored files.
         protocol: one of `PROTOCOLS`.
-        path: absolute path if the protocol is ``file``, else the text after ``://``, which may
-            contain a password; without a final slash.
+        path: absolute path if the protocol is ``file``, else the text after ``://``. The path has
+            no final slash. It may contain a password.
         dataset: name of the dataset in an HDF5 file, if the address names one.
         scheme: format as spelled in the address, such as ``zarr2``, if the address names one.
         address: the address as given, with which the volume can be opened again; never shown in

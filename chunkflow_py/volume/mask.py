@@ -231,7 +231,6 @@ def _grid_in_mask(volume: Volume, grid: BoxGrid, ratio: Ratio) -> NDArray[np.boo
 
 
 def _coarse_spans(grid: BoxGrid, axis: int, ratio: Fraction) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return start and stop of the boxes along one axis, in voxels of the mask."""
     start = grid.start[axis] + grid.stride[axis] * np.arange(grid.count[axis])
     stop = start + grid.size[axis]
     if grid.clip_stop is not None:
@@ -242,7 +241,7 @@ def _coarse_spans(grid: BoxGrid, axis: int, ratio: Fraction) -> tuple[NDArray[An
 def _any_along(
     axis: int, voxels: NDArray[np.bool_], low: NDArray[Any], high: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Return, for each span along *axis*, whether any voxel is set; no span may be empty."""
+    # No span may be empty.
     # Gaps are reduced like spans, then dropped; the added row lets a span end at the edge.
     end = np.zeros([1 if a == axis else n for a, n in enumerate(voxels.shape)], bool)
     faces = np.stack([low, high], axis=1).ravel()
@@ -281,7 +280,6 @@ def _warn_of_outside(volume: Volume, count: int, total: int) -> None:
 
 
 def _nonzero(volume: Volume, box: BoundingBox) -> NDArray[np.bool_]:
-    """Return where any channel of the mask is nonzero, (z, y, x) bool; false outside the mask."""
     inside = box.intersection(volume.bounds)
     coarse = np.zeros(box.size, bool)
     if not inside.is_empty:

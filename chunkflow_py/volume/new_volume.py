@@ -52,8 +52,9 @@ class VolumeCreator(OperatorBase):
         overwrite: whether to replace the metadata of an existing volume that has other properties.
         creating: settings of the format, which are passed to `create_volume`.
         opening: options for reading and writing the volume.
-        announced: volumes that the operators of the pipeline will create, as address -> function
-            that returns the description of the volume; this operator adds its own volume.
+        announced: volumes that operators of the pipeline will create. The keys are addresses; the
+            values are functions that return the description of the volume. This operator adds
+            its own volume.
         tell: function that shows the user a generate-tasks command with one shard per task.
         command: name of the operator, for messages.
     """
@@ -130,7 +131,7 @@ class VolumeCreator(OperatorBase):
         source: Any = self.model or chunk
         if source is None and (self.volume_size is None or self.data_type is None):
             missing = "--volume-size" if self.volume_size is None else "--data-type"
-            msg = f"{self.command} needs {missing}, or a chunk that supplies it; give the option"
+            msg = f"{self.command} needs {missing}, or a chunk to copy it from; give {missing}"
             raise OptionError(msg)
         whole = BoundingBox(Zyx(0, 0, 0), Zyx(1, 1, 1))
         if source is not None:
@@ -211,9 +212,9 @@ class VolumeCreator(OperatorBase):
         """
         if missing := self._missing_options():
             msg = (
-                f"{self.command} cannot create {self.url} before the first chunk, which would "
-                f"supply {', '.join(missing)}; give these options, or create the volume before "
-                "the run"
+                f"{self.command} cannot create {self.url} before the first chunk, because "
+                f"{', '.join(missing)} would be copied from this chunk; give these options, or "
+                "create the volume before the run"
             )
             raise OptionError(msg)
         self.__enter__()
@@ -275,9 +276,9 @@ def plan_blocks(
         boxes: boxes of the tasks, if known.
         bounds: requested box of all voxels of the volume.
         url: address of the volume, for messages.
-        fixed: whether the volume must have exactly *bounds*. If false, and no blocks that begin at
-            the start of *bounds* align with the tasks, the volume gets only the region of the
-            tasks.
+        fixed: whether the volume must have exactly *bounds*. If false, and blocks that begin at
+            the start of *bounds* cannot align with the tasks, the volume gets only the region of
+            the tasks.
     """
     block = fitting_block(boxes, bounds)
     region = hull_of(boxes)

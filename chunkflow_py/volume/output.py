@@ -193,7 +193,6 @@ class VolumeOutput(OperatorBase):
         return self.saver.stored_type()
 
     def _save_labelling(self, chunk: Chunk, time: int | None) -> tuple[Stored, ...]:
-        """Record how the objects of *chunk* were labelled, before its voxels are written."""
         if self._labelling is None:
             return ()
         volume = self.saver.volume_for(chunk, time)
@@ -261,7 +260,6 @@ class VolumeOutput(OperatorBase):
         return saver, 2**times
 
     def _thumbnail_level(self, url: str) -> int | None:
-        """Return the coarsest level of the existing or announced thumbnail, or ``None``."""
         announced = self.saver.announced.get(volume_name(Location.parse(url)))
         if announced is not None and (spec := announced()) is not None:
             return spec.max_mip

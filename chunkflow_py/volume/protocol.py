@@ -190,7 +190,7 @@ class Volume(Protocol):
         """
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
-        """Return the addresses of the objects that store the write units that *bbox* touches.
+        """Return the addresses of the objects of all write units that *bbox* touches.
 
         The addresses are spelled as in the result of `write`. The list is empty for a volume that
         is a single file.

@@ -122,7 +122,7 @@ def isotropic_factors(voxel_size_nm: tuple[float, float, float], levels: int) ->
 
     Args:
         voxel_size_nm: size of a voxel of level 0, nanometres, zyx.
-        levels: number of levels above level 0.
+        levels: number of levels that are coarser than level 0.
     """
     factors: list[Zyx] = []
     size = voxel_size_nm
@@ -186,8 +186,9 @@ class PyramidOutput(OperatorBase):
         stop_mip: end of the levels to write (exclusive).
         mode: mode of `downsample`.
         opening: options for reading and writing the volume.
-        announced: volumes that earlier operators will create: address -> function that returns the
-            description of mip 0, or ``None`` if the description depends on the first chunk.
+        announced: volumes that earlier operators will create. The keys are addresses. The values
+            are functions that return the description of mip 0, or ``None`` if the description
+            depends on the first chunk.
     """
 
     url: str
@@ -294,7 +295,6 @@ class PyramidOutput(OperatorBase):
     # --- what the levels are -----------------------------------------------------------------
 
     def _opened(self) -> list[Volume]:
-        """Open the level of the chunk and the coarser levels before `stop_mip`, finest first."""
         fine = open_volume(self.url, self.chunk_mip, opening=self.opening)
         volumes = [fine]
         for mip in range(self.chunk_mip + 1, self.stop_mip):

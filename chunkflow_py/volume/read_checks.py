@@ -33,7 +33,7 @@ BAD_SECTIONS_FILE = "blackout_section_ids.json"
 
 
 class Check(Protocol):
-    """A check that the loader calls with every chunk that it reads."""
+    """A check of loaded chunks; the loader calls the check with every chunk."""
 
     def prepare(self) -> None:
         """Raise an error before the first task if the check cannot be made."""

@@ -12,8 +12,8 @@ Properties of a new volume:
 | dtype, channels, kind, | options, else the first chunk; `create_output`, which is called before |
 | voxel size             | the first chunk, uses the known properties of the pipeline's output    |
 
-If no block size aligns all tasks with blocks that begin at the start of these bounds, and no option
-gives the bounds or the block size, the bounds are the box around all tasks.
+The first block begins at the start of the bounds. If no block size then aligns all tasks, and no
+option gives the bounds or the block size, the bounds are the box around all tasks.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class VolumeSaver:
         creating: settings of the format, which are passed to `create_volume`.
         exactly: whether an existing volume must have the block size, shard size, encoding and
             number of time points that are given as attributes.
-        announced: volumes that earlier operators will create: address -> function that returns the
-            description of mip 0, or ``None`` if the description depends on the first chunk.
+        announced: volumes that earlier operators will create. The keys are addresses. The values
+            are functions that return the description of mip 0, or ``None`` if the description
+            depends on the first chunk.
     """
 
     url: str
@@ -135,7 +136,7 @@ class VolumeSaver:
         *,
         has_tasks: bool = True,
     ) -> None:
-        """Check before the first task that all tasks can write, and that none share a write unit.
+        """Check before the first task that all tasks can write, and no two share a write unit.
 
         Args:
             boxes: for each task, the box that the task has when it arrives at the saver, if known.
@@ -282,9 +283,9 @@ class VolumeSaver:
         return volume.write(fitted(converted(chunk, self.dtype), volume), time=time)
 
     def left_out(self, chunk: Chunk, time: int | None = None) -> tuple[Stored, ...]:
-        """Return a record of each object that would store *chunk*, which is not written.
+        """Return records of the objects that a write of *chunk* would store; write nothing.
 
-        With these records, the ledger knows that the objects are missing on purpose.
+        The records tell the ledger that these objects are missing on purpose.
         """
         from chunkflow_py.store.store_protocol import Stored
 
@@ -309,7 +310,6 @@ class VolumeSaver:
         return volume_name(self.place) in self.announced
 
     def _check_volume(self, volume: Volume) -> None:
-        """Refuse a volume that cannot store the output of the pipeline for the known tasks."""
         if self._voxels is not None:
             check_voxels(self._voxels, self.dtype, volume.dtype, volume.channels, self.url)
         if self.time is not None and not 0 <= self.time < (volume.times or 0):
@@ -367,7 +367,6 @@ class VolumeSaver:
         voxel_size_nm: VoxelSize | None,
         times: int | None,
     ) -> VolumeSpec:
-        """Return the description of a new volume for voxels with the properties *voxels*."""
         import numpy as np
 
         has_axis = voxels is not None and (voxels.channels > 1 or voxels.has_channel_axis)

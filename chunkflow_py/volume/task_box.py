@@ -70,10 +70,10 @@ class BoxCheck:
         held = box.intersection(chunk.domain if self.domain is None else self.domain)
         if not held.is_empty and not written.contains(held):
             msg = (
-                f"chunk {chunk.bbox} of task {task} does not cover {held} (zyx, voxels), the box "
-                f"that the task must write in {url} and that no other task writes; load a larger "
-                "chunk with --expand-margin-size, or shrink the task's box to the chunk with "
-                "adjust-bbox or crop-margin --crop-bbox"
+                f"chunk {chunk.bbox} of task {task} does not cover {held} (zyx, voxels), the part "
+                f"of {url} that only this task writes; load a larger chunk with "
+                "--expand-margin-size, or shrink the task's box to the chunk with adjust-bbox or "
+                "crop-margin --crop-bbox"
             )
             raise GeometryError(msg)
 

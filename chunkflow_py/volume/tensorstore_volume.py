@@ -242,8 +242,8 @@ class TensorStoreSource(VolumeSource):
     def origins(self) -> tuple[str, ...]:
         """Addresses of the arrays to read; a spec that combines arrays has several.
 
-        If the array cannot be opened, the result is the spec, because the loader raises the error
-        later.
+        If the array cannot be opened, the result is the spec; the loader then raises the error
+        when it opens the array.
         """
         try:
             places = self.open().places
@@ -281,7 +281,6 @@ def loader_of(
 
 
 def _places(spec: Any) -> Iterator[str]:
-    """Yield the addresses of all arrays in *spec*, the spec of an open array."""
     if isinstance(spec, list):
         for each in spec:
             yield from _places(each)

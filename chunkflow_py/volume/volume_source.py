@@ -38,7 +38,7 @@ class VolumeSource(ABC):
 
     @property
     def is_one_file(self) -> bool:
-        """Whether all tasks read the same file, although each task opens the file again."""
+        """Whether all tasks read one and the same file; each task opens this file itself."""
         return False
 
     @abstractmethod

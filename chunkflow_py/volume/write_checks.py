@@ -124,7 +124,7 @@ def check_voxels(
     channels: int | None,
     url: str,
 ) -> None:
-    """Refuse a volume that cannot store the voxels that a pipeline makes.
+    """Refuse a volume with a dtype or channels that do not fit the output of the pipeline.
 
     Args:
         voxels: properties of the voxels that the pipeline makes.

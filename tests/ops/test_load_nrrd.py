@@ -124,7 +124,7 @@ def test_a_header_reads_no_file_of_another_folder():
     Path("a.nhdr").write_text(text.replace("data file: a", "data file: deep/a"))
     result = run("load-nrrd -f a.nhdr")
     assert result.exit_code == 1
-    assert "stores its voxels in deep/a.raw.gz, which is not one file in" in result.stderr
+    assert "stores its voxels in deep/a.raw.gz, but the voxels must be in one" in result.stderr
 
 
 def test_prefixes_and_empty_files():

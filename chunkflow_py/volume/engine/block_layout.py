@@ -58,7 +58,7 @@ class BlockLayout(ABC):
 
     @abstractmethod
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that object *key* stores, or ``None`` if it stores no unit."""
+        """Return the unit that object *key* stores, or ``None`` if this object stores no unit."""
 
     @abstractmethod
     def decode(self, data: bytes, block: Index) -> NDArray[Any]:
@@ -86,7 +86,7 @@ class BlockLayout(ABC):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the stored bytes of *blocks*, all in *unit*; ``None`` for missing blocks."""
+        """Return the stored bytes of *blocks* of one unit; ``None`` stands for a missing block."""
         return dict.fromkeys(blocks, store.get(self.key(unit), packed_most(self.block_bytes)))
 
     def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:

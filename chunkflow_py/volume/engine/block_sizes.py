@@ -1,9 +1,9 @@
-"""Choose block and shard sizes with which tasks consist of whole shards and fit into memory.
+"""Choose block and shard sizes so that each task consists of whole shards and fits into memory.
 
 ```
-tasks   |-----------|-----------|-----------|    boundaries on a common grid
-blocks  |---|---|---|---|---|---|---|---|---|    up to 64 voxels; tasks consist of whole blocks
-shards  |-------|-------|-------|-------|---|    2^n blocks; with --task-memory, one shard per task
+tasks   |-------|-------|-------|-------|    boundaries on a common grid
+blocks  |---|---|---|---|---|---|---|---|    up to 64 voxels along an axis; whole blocks per task
+shards  |-------|-------|-------|-------|    2^n blocks; with --task-memory, one shard per task
 ```
 """
 
@@ -46,8 +46,8 @@ def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: Boundin
 
     Along each axis, the block size is the largest divisor, up to 64 voxels, of the tasks' common
     step (see `common_unit`). If this divisor is below 16, the block size is the common step itself,
-    up to 256. If the common step is below 4, blocks are as long as the longest task and do not
-    align.
+    up to 256. If the common step is below 4, blocks are as long as the longest task, and their
+    boundaries differ from those of the tasks.
     """
     block = []
     common = common_unit(boxes, bounds)
@@ -74,9 +74,9 @@ def shard_for_memory(
 ) -> Zyx:
     """Return the extent of the largest shard that a task of the same extent can hold in memory.
 
-    A task keeps its input, its output and the encoded shard, which may be as large as the output:
-    voxels · (input_bytes + 2 · output_bytes). The memory of the network and of the margin around
-    the task is not included.
+    A task keeps its input, its output and the encoded shard in memory. The encoded shard may be as
+    large as the output, so the task takes voxels · (input_bytes + 2 · output_bytes). The memory of
+    the network and of the margin around the task is not included.
 
     The shard begins as one block and is doubled along x, y, z, x, …, but along no axis beyond the
     end of the volume. Sharded precomputed volumes number their blocks in this order.

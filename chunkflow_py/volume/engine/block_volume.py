@@ -6,8 +6,8 @@ write    encode, put                                  one job per unit; the bloc
                                                       encoded in parallel, then written together
 
 blocks   |------|------|------|------|
-request      |-------------|                  three pieces; `inside` is a position in a block,
-              ..|------|...                   `outside` in the array that is read or written
+request      |-------------|
+pieces       |--|------|---|                  the parts of the request, one per block (see `Piece`)
 ```
 
 A format (`BlockLayout`) defines which object stores a block and how the block is encoded; a `Store`
@@ -252,7 +252,7 @@ class BlockVolume:
         return Chunk(result, bbox.start, self.voxel_size_nm, self.kind, self.bounds)
 
     def _read_into(self, array: NDArray[Any], wanted: Mapping[str, Positions]) -> int:
-        """Fill *array*; return the number of blocks that are not stored."""
+        """Read the *wanted* voxels into *array*; return how many blocks are not stored."""
         claimed: dict[Index, list[Piece]] = {}
         cached: list[tuple[Piece, Future[NDArray[Any] | None]]] = []
         try:
@@ -331,7 +331,7 @@ class BlockVolume:
         self._cache.share(piece.block, block)
 
     def _check_not_lost(self, unit: Index) -> None:
-        """Raise an error if an earlier step of this run has stored *unit*, which is missing."""
+        # A unit may be missing because it is empty. It is lost if an earlier step has stored it.
         if self._expected is None or unit in self._stored_shards:
             return
         is_shard = self._layout.unit != self._layout.block
@@ -382,7 +382,7 @@ class BlockVolume:
     def _shards_to_write(
         self, store: RecordingStore, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
     ) -> Iterator[Callable[[], None]]:
-        """Yield jobs that write one shard each; meanwhile, encode the blocks of the next shard."""
+        # While a shard is written, the blocks of the next shard are encoded.
         begun: deque[tuple[Index, list[Future[tuple[Index, bytes | None]]]]] = deque()
 
         def write_oldest() -> Callable[[], None]:
@@ -426,7 +426,7 @@ class BlockVolume:
     # --- stored units ----------------------------------------------------------------------------
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
-        """Return the addresses of the objects that *bbox* touches; see `Volume.objects`."""
+        """Return the addresses of the objects of write units in *bbox*; see `Volume.objects`."""
         check_inside(bbox, self.bounds, self.url)
         if bbox.is_empty:
             return []
@@ -461,7 +461,6 @@ class BlockVolume:
     # --- geometry --------------------------------------------------------------------------------
 
     def _wanted(self, bbox: BoundingBox, time: int | None) -> dict[str, Positions]:
-        """Return the positions of *bbox* along each axis, with all channels."""
         wanted: dict[str, Positions] = {
             axis: range(part.start, part.stop)
             for axis, part in zip(AXES, bbox.slices(self.bounds.start), strict=True)
@@ -473,7 +472,6 @@ class BlockVolume:
         return wanted
 
     def _units(self, wanted: Mapping[str, Positions]) -> dict[Index, list[Piece]]:
-        """Return the pieces of the *wanted* positions, grouped by write unit."""
         positions = [wanted.get(axis, range(1)) for axis in self._layout.axes]
         units: dict[Index, list[Piece]] = {}
         for piece in _pieces(positions, self._layout.block):
@@ -495,7 +493,6 @@ class BlockVolume:
         return tuple(min(length, total - index * length) for index, length, total in sizes)
 
     def _as_stored(self, voxels: NDArray[Any]) -> NDArray[Any]:
-        """Return a view of (t, c, z, y, x) voxels in the axis order of the stored array."""
         axes = self._layout.axes
         kept = [axis for axis in _CANONICAL if axis in axes]
         view = voxels[tuple(slice(None) if axis in axes else 0 for axis in _CANONICAL)]
@@ -598,7 +595,6 @@ def _results(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Any]]) -> Ite
 
 
 def _stop(futures: Collection[Future[Any]]) -> None:
-    """Cancel the jobs that have not started, and wait for the running ones."""
     for future in futures:
         future.cancel()
     wait(futures)

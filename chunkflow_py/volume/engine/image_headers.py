@@ -42,7 +42,7 @@ def check_declared(encoding: str, data: bytes, voxels: int, *, or_fewer: bool = 
 
 
 def _jpeg(data: bytes) -> int:
-    """Return the number of pixels, from the first frame header; ITU T.81, annex B."""
+    # ITU T.81, annex B: the first frame header has the number of pixels.
     scans = data.count(_START_OF_SCAN)
     if scans > _SCANS:
         msg = f"the jpeg image has {scans} scans, more than the limit of {_SCANS}"
@@ -70,7 +70,7 @@ def _png(data: bytes) -> int:
 
 
 def _jpeg2000(data: bytes) -> int:
-    """Return the number of pixels, from the SIZ marker after the start of the codestream."""
+    # The marker SIZ follows the marker at the start of the codestream.
     place = data.find(b"\xff\x4f\xff\x51")
     if place < 0:
         msg = "the jpeg2000 image has no header"
@@ -80,7 +80,7 @@ def _jpeg2000(data: bytes) -> int:
 
 
 def _jxl(data: bytes) -> int:
-    """Return the number of pixels; ISO/IEC 18181-1, section D.2 (SizeHeader), and -2 (boxes)."""
+    # ISO/IEC 18181-1, section D.2, defines the SizeHeader; ISO/IEC 18181-2 defines the boxes.
     if data[:2] != b"\xff\x0a":
         data = _jxl_codestream(data)
     bits = int.from_bytes(data[2:16], "little")
@@ -175,7 +175,7 @@ def _zfpc(data: bytes) -> int:
 
 
 def _fpzip(data: bytes) -> int:
-    """Return the number of values; the header is range-coded, see fpzip's ``rcdecoder.inl``."""
+    # The header is range-coded; see fpzip's rcdecoder.inl.
     code = int.from_bytes(data[:4], "big")
     low, span, place = 0, _WORD, 4
 

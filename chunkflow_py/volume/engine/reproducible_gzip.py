@@ -6,8 +6,9 @@
 | all other voxels            | libdeflate (in imagecodecs)    | 2.6 times as fast             |
 
 The measurements are of 8 bit images. A sample of each block decides between the libraries: if the
-sample has no repetitions, the block is noise. ISA-L is faster than both libraries, but its output
-depends on earlier contents of its memory: about one in a thousand small blocks differed.
+sample has no repetitions, the block counts as noise. ISA-L is faster than both libraries, but is
+not used, because its output depends on earlier contents of its memory. When small blocks were
+compressed again, about one in a thousand gave different bytes.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def gzip_compress(data: Any, level: int = FASTEST) -> bytes:
 
 
 def _is_noise(content: memoryview) -> bool:
-    """Return whether repetitions in a sample save less than 2 % beyond entropy coding."""
+    # Noise: repetitions in the sample save less than 2 % more than coding single bytes would.
     import numpy as np
     from imagecodecs import gzip_encode
 

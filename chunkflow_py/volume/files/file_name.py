@@ -60,10 +60,10 @@ class FileName:
         name: a name with an extension, or a prefix without an extension.
         extensions: extensions of the format, with dots; the first is appended to prefix and box.
         option: name of the option, for messages.
-        reads: whether tasks read the file; then, a name without an extension is not a prefix if a
-            file of this name exists.
-        folders: whether tasks may read a folder of sections; then, a name without an extension is
-            not a prefix if a folder of this name exists.
+        reads: whether tasks read the file. If they do, and a file of this name exists, a name
+            without an extension is that file, not a prefix.
+        folders: whether tasks may read a folder of sections. If they may, and a folder of this
+            name exists, a name without an extension is that folder, not a prefix.
     """
 
     name: str

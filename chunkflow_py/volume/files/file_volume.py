@@ -1,4 +1,4 @@
-"""Read a file that contains one array as a volume; open the file of each task.
+"""Open a file that contains one array as a read-only volume.
 
 A format provides a function that opens a path as a `FileVolume`, or returns ``None`` for an empty
 file. All formats share the rules for file names, the checks and the messages.

@@ -254,7 +254,7 @@ def write_hdf5(
     with_offset: bool = True,
     voxel_size_nm: tuple[float, float, float] | None = None,
 ) -> None:
-    """Write *chunk* to a new HDF5 file, which has its final name only when it is complete.
+    """Write *chunk* to a temporary HDF5 file, then rename the complete file to *path*.
 
     Args:
         path: file to write; an existing file is replaced.

@@ -39,7 +39,7 @@ def suffix_of(path: Path, suffixes: tuple[str, ...]) -> str | None:
 
 
 def section_files(folder: Path) -> list[str]:
-    """Return the names of the TIFF files in a folder; without TIFF files, of the PNG files.
+    """Return the names of the TIFF files in a folder or, if it has none, of the PNG files.
 
     The names are in natural order: ``s2`` before ``s10``.
     """

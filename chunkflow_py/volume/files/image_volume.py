@@ -4,7 +4,7 @@
 |-------------------------------|----------------------------------------------------|
 | ``.tif``, ``.tiff``           | one block per tile or page, with levels, times and |
 |                               | channels                                           |
-| folder of TIFF or PNG files   | one block per file, which is one section           |
+| folder of TIFF or PNG files   | one block per file; each file is one section       |
 | ``.nii``, ``.nii.gz``         | one array (needs the extra ``nifti``)              |
 | ``.npy``, ``.nrrd``, ``.mrc`` | one array                                          |
 

@@ -5,7 +5,7 @@
 | axes         | mapc, mapr, maps: the axis (x, y, z) of the columns, rows and sections         |
 | voxel size   | cell dimensions divided by the sampling, ångström; 1 nm if the header has none |
 | voxel offset | nxstart, nystart, nzstart, voxels; not ORIGIN, which tools use differently     |
-| signed bytes | (mode 0) a flag of IMOD; without this flag, the maximum in the header          |
+| sign of bytes| a flag of IMOD; without this flag, a maximum above 127 means unsigned bytes    |
 
 Formats: https://www.ccpem.ac.uk/mrc_format/mrc2014.php and, for the meaning of bytes,
 https://bio3d.colorado.edu/imod/doc/mrc_format.txt
@@ -122,7 +122,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _checked(path: Path) -> tuple[str | None, int]:
-    """Return the compression of a file, and the limit of its decompressed bytes.
+    """Return the compression of a file, and the limit of its decompressed size, in bytes.
 
     Raises:
         ValueError: the extended header is longer than the file, or than `_EXTENDED_BYTES`.

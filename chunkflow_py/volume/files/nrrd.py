@@ -1,6 +1,6 @@
 """Read and write NRRD files, which contain one array with its axes, voxel size and origin.
 
-| what         | written as                             | read from, the first that exists    |
+| what         | written as                             | read from (the first that exists)   |
 |--------------|----------------------------------------|-------------------------------------|
 | axes         | labels x, y, z and c; x is fastest     | labels, space directions, --order   |
 | channels     | the slowest axis, of kind list         | an axis without a space direction   |
@@ -115,7 +115,6 @@ def open_nrrd(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[dict[str, Any], IO[bytes]]]:
-    """Yield the header, and the file positioned at the end of the header."""
     try:
         with os_errors("read", path), path.open("rb") as file:
             yield _header(file), file
@@ -197,7 +196,7 @@ def _axes(header: Mapping[str, Any], order: str, path: Path) -> str:
 
 
 def _vectors(header: Mapping[str, Any]) -> NDArray[Any] | None:
-    """Return the space directions, one row per axis; NaN for axes that are not spatial."""
+    # One row per axis; NaN for axes that are not spatial.
     rows = header.get("space directions")
     if rows is None:
         return None
@@ -206,9 +205,9 @@ def _vectors(header: Mapping[str, Any]) -> NDArray[Any] | None:
 
 
 def _along(vectors: NDArray[Any] | None, spatial: Sequence[int]) -> str:
-    """Return, for each spatial axis, the direction to which it is nearest: x, y or z.
+    """Return the direction (x, y or z) that is nearest to each spatial axis.
 
-    If two axes have the same nearest direction, the result is empty.
+    If the same direction is nearest to two axes, the result is empty.
     """
     if vectors is None or vectors.shape[1] != len(spatial):
         return ""
@@ -232,7 +231,7 @@ def _voxel_size(header: Mapping[str, Any], axes: str, path: Path) -> tuple[float
 
 
 def _offset(header: Mapping[str, Any], axes: str, path: Path) -> Zyx:
-    """Return the position of the first voxel, voxels, zyx; 0 0 0 if the image is rotated."""
+    # The origin of a rotated image is ignored, because it is not given along z, y and x.
     if "voxel_offset" in header:
         numbers = three_numbers(str(header["voxel_offset"]).split(), f"voxel_offset of {path}")
         return Zyx.of(int(v) for v in numbers)
@@ -278,8 +277,8 @@ def _data_file(header: Mapping[str, Any], path: Path) -> Path | None:
     file = path.parent / str(name)
     if file.resolve().parent != path.parent.resolve() or len(str(name).split()) > 1:
         msg = (
-            f"{path} stores its voxels in {name}, which is not one file in the same folder; "
-            "store header and voxels in one file"
+            f"{path} stores its voxels in {name}, but the voxels must be in one file in the folder "
+            "of the header; store header and voxels in one file"
         )
         raise VolumeError(msg)
     return file
@@ -298,7 +297,6 @@ def _read_part(
 
 
 def _voxels(path: Path, header: dict[str, Any], file: IO[bytes]) -> NDArray[Any]:
-    """Return all voxels, with axes as in the header; raw voxels are memory-mapped."""
     data_file = _data_file(header, path)
     plain = header.get("encoding") == "raw" and not any(
         key in header for key in ("line skip", "lineskip", "byte skip", "byteskip")
@@ -362,12 +360,13 @@ def _read_data(header: Mapping[str, Any], file: IO[bytes], path: Path) -> NDArra
 
 
 def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
-    """Write *chunk* to a new NRRD file, which has its final name only when it is complete.
+    """Write *chunk* to a temporary NRRD file, then rename the complete file to *path*.
 
     Args:
         path: file to write; an existing file is replaced.
         chunk: (z, y, x) or (c, z, y, x), numbers; bool is written as uint8.
-        encoding: one of `ENCODINGS`; readers can read parts of the array only if it is ``raw``.
+        encoding: one of `ENCODINGS`. Readers can read a part of a ``raw`` array; they must read an
+            array of any other encoding as a whole.
 
     Raises:
         ChunkError: NRRD does not support the dtype.

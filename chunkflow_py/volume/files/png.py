@@ -82,7 +82,8 @@ def open_png(
         voxel_offset: global position of the first voxel, zyx (default: y and x are 0, and z is the
             number of the first section, or 0 if names are not numbers).
         voxel_size_nm: size of a voxel, nanometres, zyx (default: 1 nm, with a warning).
-        digit_num: number of digits of the preferred name, if both 7.png and 00007.png exist.
+        digit_num: number of digits in a name. It decides which file is read if the folder contains
+            both 7.png and 00007.png.
 
     Raises:
         VolumeNotFoundError: *path* matches no section.

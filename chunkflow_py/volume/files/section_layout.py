@@ -171,7 +171,7 @@ def _sections(folder: Path) -> tuple[list[str], int]:
 
 
 def _numbers(stems: Sequence[str]) -> list[int] | None:
-    """Return the last number in each name, or ``None`` if the names differ in more than this."""
+    """Return the last number in each name; ``None`` if any other part of the names differs."""
     found = [_LAST_NUMBER.fullmatch(stem) for stem in stems]
     matches = [match for match in found if match is not None]
     if len(matches) != len(stems) or len({(match[1], match[3]) for match in matches}) != 1:

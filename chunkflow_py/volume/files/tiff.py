@@ -2,7 +2,7 @@
 
 Chunks are written as a plain stack that any viewer opens, one page per section (and channel). The
 description of the first page is JSON with ``axes`` (ZYX or CZYX), ``shape``, ``voxel_offset``,
-``voxel_size_nm`` and ``layer_type``; the resolution tags store the xy voxel size, too.
+``voxel_size_nm`` and ``layer_type``; the resolution tags also store the xy voxel size.
 
 For files of other programs, the voxel size is read from OME-XML or from ImageJ's description.
 OME-XML has PhysicalSizeX, Y, Z and their units (https://docs.openmicroscopy.org/ome-model/). In
@@ -156,7 +156,7 @@ class Description:
 
 
 def description_of(file: tifffile.TiffFile, what: str) -> Description:
-    """Return the position, size and kind of the voxels that an open file states.
+    """Return position, size and kind of the voxels, as stated in the metadata of an open file.
 
     Raises:
         VolumeError: the voxel offset or voxel size in the file is not three numbers.
@@ -317,8 +317,8 @@ def check_page(page: Any, path: Path) -> None:
     """Check the strips or tiles of a page before decoding.
 
     Raises:
-        VolumeError: a strip or tile has more bytes than compressed noise would have, or the
-            compression is not supported, because its decoder does not limit the size of the output.
+        VolumeError: a strip or tile has more bytes than compressed noise would have. Also, the
+            compression is not supported: its decoder does not limit the size of the output.
         ValueError: a compressed image declares more pixels than a strip or tile has.
     """
     if page is None or page.compression == 1:
@@ -385,7 +385,6 @@ def _part_of(
 
 
 def _section(layout: _Layout, channel: int, section: int, path: Path) -> NDArray[Any]:
-    """Return one section of one channel, (y, x); read only its page."""
     index = [0] * len(layout.stored)
     for place, value in zip(layout.order[-3::-1], (section, channel), strict=False):
         if place >= 0:
@@ -406,7 +405,7 @@ def _section(layout: _Layout, channel: int, section: int, path: Path) -> NDArray
 
 
 def write_tiff(path: Path, chunk: Chunk, compression: str = "zlib") -> None:
-    """Write *chunk* to a new TIFF file, which has its final name only when it is complete.
+    """Write *chunk* to a temporary TIFF file, then rename the complete file to *path*.
 
     Args:
         path: file to write; an existing file is replaced.

@@ -280,7 +280,6 @@ class TiffLayout(BlockLayout):
         return self._ordered(result.reshape(self._stored[self._leading :]))
 
     def _ordered(self, page: NDArray[Any]) -> NDArray[Any]:
-        """Return a page as a block; the axes of a page are the last axes of the file."""
         first = self._leading
         inside = [place - first for place in self._places.values() if place >= first]
         others = [axis for axis in range(page.ndim) if axis not in inside]
@@ -320,7 +319,7 @@ class TiffLayout(BlockLayout):
 
 
 def _bytes_at(path: Path, starts: Sequence[int], sizes: Sequence[int]) -> bytes:
-    """Return parts of a file, one after the other.
+    """Return the bytes of several parts of a file, joined in the given order.
 
     Raises:
         OSError: the file cannot be read.

@@ -5,10 +5,10 @@ em.n5/attributes.json        of the group: resolution, offset, downsampling fact
 em.n5/s0/attributes.json     of a level: dimensions, blockSize, dataType, compression
 em.n5/s0/0/0/0               one block:
 
-| mode | n | x | y | z | (elements) | voxels, big endian, x fastest, compressed |
-  u16   u16  u32 ...      u32 in mode 1
+| mode | n   | x   | y   | z   | elements | voxels, big endian, x fastest, compressed |
+  u16    u16   u32   u32   u32   u32
 
-  n: number of axes; x, y, z: extent; elements: number of voxels
+  n: number of axes; x, y, z: extent; elements: number of voxels (only in mode 1)
 ```
 
 In extents, keys and block headers, N5 lists x first. This module reverses these lists to z, y, x,
@@ -171,7 +171,7 @@ def _geometry(
 
 
 def _named(values: Sequence[Any], axes: Sequence[str], missing: Any) -> list[Any]:
-    """Return *values*, which are given for each of *axes* or for x, y, z, in the order z, y, x."""
+    # Metadata give the values either for each of the axes, or for x, y and z.
     names = axes if len(values) == len(axes) else AXES[::-1]
     by_name = dict(zip(names, values, strict=True))
     return [by_name.get(name, missing) for name in AXES]
@@ -317,7 +317,7 @@ def _lz4(data: memoryview, most: int) -> bytes:
     """Decompress a block stream of lz4-java: parts with one header each; the last part is empty.
 
     Raises:
-        ValueError: a header or a part is damaged, or the parts have more than *most* bytes.
+        ValueError: a header or a part is damaged, or the decompressed parts exceed *most* bytes.
     """
     parts: list[bytes] = []
     at = 0

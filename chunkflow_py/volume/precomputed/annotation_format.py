@@ -124,8 +124,8 @@ def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uin
     """Return an id for each annotation, computed from its geometry, properties and segments.
 
     Equal annotations from different tasks get the same id. With ten million annotations, the
-    probability that two different annotations get the same id is 3 in a million. In this case,
-    `merge_annotations` raises an error.
+    probability that two different annotations get the same id is 3 in a million;
+    `merge_annotations` then raises an error.
     """
     ids = np.full(len(packed), packed.shape[1], np.uint64)
     for column in packed.T:
@@ -141,7 +141,7 @@ def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uin
 
 
 def _mixed(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return hashes of 64 bit integers, with the mixing function of splitmix64 (Vigna)."""
+    # The mixing function of splitmix64 (Vigna).
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
@@ -398,14 +398,12 @@ class Info:
 
 
 def _property(entry: Any) -> dict[str, Any]:
-    """Check the entry of a property in an info file, and return a copy."""
     dtype, extra = TYPES[entry["type"]]
     Property.from_json(entry, np.zeros((0, *extra), dtype))
     return dict(entry)
 
 
 def _numbers(found: Any, low: float = -_FURTHEST, high: float = _FURTHEST) -> list[float]:
-    """Return numbers of an info file as floats; each number must be from *low* to *high*."""
     numbers = [float(number) for number in found]
     if not all(low <= number <= high for number in numbers):
         msg = f"{numbers} must be numbers from {low:g} to {high:g}"
@@ -414,7 +412,7 @@ def _numbers(found: Any, low: float = -_FURTHEST, high: float = _FURTHEST) -> li
 
 
 def _zyx(found: Any, above: float | None = None) -> tuple[float, float, float]:
-    """Return three numbers, which an info file states in the order xyz, in the order zyx."""
+    """Convert three numbers of an info file from the order xyz to the order zyx."""
     x, y, z = _numbers(found)
     if above is not None and min(x, y, z) <= above:
         msg = f"{[x, y, z]} must be numbers above {above:g}"
@@ -428,7 +426,8 @@ def sharding_for(count: int, size: int, *, near: int = 0, compress: bool = False
     Args:
         count: number of entries, or an upper limit.
         size: total length of the entries, in bytes.
-        near: entries whose numbers differ only in the lowest *near* bits get one minishard.
+        near: number of low bits of an entry's number. Entries whose numbers differ only in these
+            bits are stored in the same minishard.
         compress: whether to gzip the entries.
     """
     shard_bits = max(0, (size // _SHARD_BYTES).bit_length())

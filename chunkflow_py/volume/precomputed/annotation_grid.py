@@ -1,9 +1,9 @@
 """Choose the cells of the spatial index of annotations, and list the annotations in each cell.
 
-From one level to the next, cells are halved along their longest axis in nanometres, and along axes
-of at least three quarters of this length. No cell becomes smaller than the smallest size. The upper
-bound of the grid is increased so that the size of a cell is a whole number of voxels, which
-cloud-volume expects.
+From one level to the next, cells are halved along their longest axis (in nanometres), and along
+each axis that is at least three quarters as long. No cell becomes smaller than the smallest size.
+The upper bound of the grid is increased so that the size of a cell is a whole number of voxels,
+because cloud-volume expects a whole number.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Grid:
 
         Args:
             kind: kind of the annotations.
-            geometry: (n, p, 3): p positions of each of n annotations, voxels, zyx.
+            geometry: p positions of each of n annotations, voxels, zyx; shape (n, p, 3).
 
         Yields:
             Two arrays with an item for each pair: the index of the annotation, in ascending order,
@@ -70,7 +70,7 @@ class Grid:
             row = stop
 
     def _cells(self, positions: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Return the cells of positions; a position on the upper bound is in the last cell."""
+        # A position on the upper bound is in the last cell.
         cells = np.floor((positions.astype(np.float64) - self.start) / self.cell)
         return np.clip(cells, 0, np.array(self.count) - 1).astype(np.int64)
 
@@ -97,7 +97,7 @@ class Grid:
 
 
 def cell_numbers(cells: NDArray[np.int64], count: Zyx) -> NDArray[np.uint64]:
-    """Return the compressed Morton codes of *cells*, (n, 3), zyx, in a grid of *count* cells."""
+    """Return the compressed Morton codes of n *cells* (shape (n, 3), zyx) in a grid of *count*."""
     z, y, x = cells.T.astype(np.uint64)
     return number_of_block((z, y, x), count)
 
@@ -105,7 +105,6 @@ def cell_numbers(cells: NDArray[np.int64], count: Zyx) -> NDArray[np.uint64]:
 def _each_cell(
     first: NDArray[np.int64], extent: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return all cells of n boxes of cells: the index of the box, and the cell (m, 3)."""
     counts = extent.prod(axis=1)
     rows = np.repeat(np.arange(len(first)), counts)
     rank = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -275,9 +275,9 @@ def taken(rows: NDArray[Any], lists: Lists, order: NDArray[Any]) -> tuple[NDArra
 def scatter(
     numbers: NDArray[Any], rows: NDArray[Any], lists: Lists, into: Buckets, segments: list[Buckets]
 ) -> None:
-    """Add row i to bucket ``numbers[i]`` of *into*, and its segments to this bucket of *segments*.
+    """Add row i to bucket ``numbers[i]`` of *into*, and its segments to *segments*.
 
-    *segments* has one item for each relation.
+    *segments* has one `Buckets` for each relation; the segments get the same bucket as the row.
     """
     into.add(numbers, rows)
     for number, (each, buckets) in enumerate(zip(lists, segments, strict=True)):

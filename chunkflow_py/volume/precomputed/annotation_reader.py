@@ -141,7 +141,7 @@ class AnnotationCollection:
         return self._joined([(index, [segment])])
 
     def inside(self, box: BoundingBox) -> Annotations:
-        """Return the annotations that touch *box* (voxels); a point at the stop is outside.
+        """Return the annotations that touch *box* (voxels), which does not include its stop.
 
         The result has no segments of relations; `get` returns annotations with segments.
 
@@ -186,7 +186,6 @@ class AnnotationCollection:
         return [int(number) for number in cell_numbers(cells, index.grid)]
 
     def _joined(self, lists: Iterable[tuple[Index, list[int]]]) -> Annotations:
-        """Return the annotations in the given lists of indices, sorted by id, each id once."""
         packed, ids = [np.zeros((0, self.schema.width), np.uint32)], [np.zeros(0, np.uint64)]
         for index, numbers in lists:
             for number, data in self._entries(index, numbers).items():
@@ -232,7 +231,7 @@ class AnnotationCollection:
         return lambda start, stop: self._store.get_range(key, start, stop)
 
     def _minishard(self, key: str, sharding: Sharding, minishard: int) -> NDArray[np.uint64]:
-        """Return number, start and stop of each entry of a minishard, (3, n).
+        """Return an array of shape (3, n): number, start byte and stop byte of n entries.
 
         Raises:
             VolumeError: the shard is damaged.

@@ -105,7 +105,7 @@ class GrapheneVolume:
         raise VolumeError(_READ_ONLY.format(url=self.url))
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return no addresses of stored objects, because tasks cannot write to this volume."""
+        """Return an empty list, because tasks do not write to this volume."""
         return []
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:  # noqa: ARG002

@@ -12,8 +12,8 @@ The number of a block determines its shard. This number is the compressed Morton
 number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid of blocks needs
 ```
 
-A volume may hash the numbers of blocks before they select a shard. Without a hash, the lowest bits
-number the blocks inside one box, so each shard is a box of blocks.
+In some volumes, a hash of the number selects the shard. In all others, the lowest bits number the
+blocks inside one box, so each shard is a box of blocks.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """
@@ -81,8 +81,8 @@ class PrecomputedLayout(BlockLayout):
 
     Args:
         level: description of the level, from the info file.
-        is_local: whether the store is a local folder, in which file extensions name the
-            compression.
+        is_local: whether the store is a local folder. In a folder, the extension of a file names
+            its compression.
 
     Attributes:
         gzipped: whether blocks are gzipped when written.
@@ -243,7 +243,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return self._file(self._shard(unit))
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that shard *key* stores, or ``None`` if *key* is not a shard of a box."""
+        """Return the unit in the shard called *key*; ``None`` if *key* names no shard of a box."""
         name = key.removeprefix(f"{self._level.key}/").removesuffix(".shard")
         if self._box_of_blocks is None or not _HEX.fullmatch(name):
             return None
@@ -307,7 +307,6 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return ((first + self._box_of_blocks).low(self._grid) - first).product()
 
     def _spans(self, read: Read, shard: int, numbers: Sequence[int]) -> Spans:
-        """Return the byte range of each stored block in the shard: number -> (start, stop)."""
         spans: Spans = {}
         by_minishard = sorted((self._sharding.place(number)[1], number) for number in numbers)
         for minishard, group in groupby(by_minishard, key=lambda pair: pair[0]):
@@ -326,7 +325,6 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return spans
 
     def _minishard(self, read: Read, shard: int, minishard: int) -> NDArray[np.uint64]:
-        """Return number, start and stop (bytes) of the blocks of a minishard, (3, n), by number."""
         known = self._known(shard, minishard)
         if known is not None:
             return known
@@ -338,7 +336,6 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return index
 
     def _shard_index(self, read: Read, shard: int) -> NDArray[np.uint64] | None:
-        """Return the byte range (start, stop) of each minishard index, (minishards, 2)."""
         known = self._known(shard, None)
         if known is not None:
             return known
@@ -389,7 +386,6 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         self._forget(shard)
 
     def _assembled(self, blocks: Mapping[int, bytes]) -> bytes:
-        """Return the content of a shard; *blocks* maps the number of a block to its bytes."""
         place = self._sharding.place
         numbers = sorted(blocks, key=lambda number: (place(number)[1], number))
         contents = [blocks[number] for number in numbers]
@@ -398,7 +394,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
 
 
 def _read_spans(read: Read, spans: Spans) -> dict[int, bytes]:
-    """Return the bytes of blocks, number -> bytes; neighbouring blocks are read in one request."""
+    # Neighbouring blocks are read in one request.
     contents: dict[int, bytes] = {}
     group: list[tuple[int, int, int]] = []
 

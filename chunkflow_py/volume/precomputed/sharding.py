@@ -1,4 +1,4 @@
-"""Read and write shards: objects of many entries, the format ``neuroglancer_uint64_sharded_v1``.
+"""Read and write shards, the objects of the format ``neuroglancer_uint64_sharded_v1``.
 
 ```
 | shard index | entries ... | minishard indices: number, gap and length of each entry |
@@ -229,10 +229,10 @@ def shard_content(
 
 
 def read_shard_index(read: Read, sharding: Sharding) -> NDArray[np.uint64] | None:
-    """Return the byte range (start, stop) of each minishard index, (minishards, 2).
+    """Return where the index of each minishard is stored, as an array of shape (minishards, 2).
 
-    The positions are relative to the end of the shard index. If the shard is not stored, the result
-    is ``None``.
+    A row contains start and stop, in bytes after the end of the shard index. If the shard is not
+    stored, the result is ``None``.
 
     Raises:
         ValueError: the shard is shorter than its index.
@@ -251,14 +251,14 @@ def read_shard_index(read: Read, sharding: Sharding) -> NDArray[np.uint64] | Non
 def read_minishard(
     read: Read, sharding: Sharding, bounds: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """Return number, start and stop of each entry of a minishard, (3, n), sorted by number.
+    """Return number, start and stop of the n entries of a minishard, as an array of shape (3, n).
 
-    Start and stop are byte positions in the shard.
+    The entries are sorted by number. Start and stop are byte positions in the shard.
 
     Args:
         read: function (start, stop) -> bytes of the shard.
         sharding: sharding of the shard.
-        bounds: row of the minishard in `read_shard_index`.
+        bounds: start and stop of the index of the minishard, from `read_shard_index`.
 
     Raises:
         ValueError: the index is damaged.
@@ -336,7 +336,7 @@ def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
 
 
 def box_of_bits(grid: Zyx, count: int) -> Zyx:
-    """Return the extent (blocks, zyx) of the box that the *count* lowest bits of numbers span."""
+    """Return the extent (blocks, zyx) of the box that the lowest *count* bits of numbers span."""
     order = axis_of_bits(grid)[:count]
     return Zyx(*(1 << order.count(axis) for axis in range(len(AXES))))
 

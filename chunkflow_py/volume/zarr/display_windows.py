@@ -1,4 +1,4 @@
-"""Compute contrast windows, with which viewers display OME-Zarr images, from the voxels.
+"""Compute from the voxels the contrast windows with which viewers display OME-Zarr images.
 
 A window reaches from the 0.1th to the 99.9th percentile of a sample of the coarsest level. Example
 for a uint16 image whose voxels use only a few of the possible values:

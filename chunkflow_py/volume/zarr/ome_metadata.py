@@ -563,7 +563,6 @@ def fitted_channels(
 
 
 def _channels(spec: VolumeSpec | Volume, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the name, colour and contrast window of each channel, for viewers."""
     count = spec.channels or 1
     if not names:
         affinity = spec.kind == "affinity" and count == 3

@@ -118,19 +118,24 @@ class ShardedZarrLayout(ZarrLayout):
         """Read the format of the index from the sharding codec; return the codecs of the blocks.
 
         Raises:
-            VolumeError: the array has nested shards, or other codecs beside the sharding codec.
+            VolumeError: the array has nested shards, other codecs beside the sharding codec, or
+                index codecs other than bytes and crc32c.
         """
         (sharding, *others) = document["codecs"]
         config = sharding["configuration"]
         inner: list[Mapping[str, Any]] = config["codecs"]
         index = [codec["name"] for codec in config["index_codecs"]]
-        names = [codec["name"] for codec in (*others, *inner)]
-        if others or "sharding_indexed" in names or index not in (["bytes"], ["bytes", "crc32c"]):
+        problem = ""
+        if any(codec["name"] == "sharding_indexed" for codec in (*others, *inner)):
+            problem = "nested shards"
+        elif others:
+            problem = f"codecs beside the sharding codec ({', '.join(c['name'] for c in others)})"
+        elif index not in (["bytes"], ["bytes", "crc32c"]):
+            problem = f"index codecs other than bytes and crc32c ({', '.join(index)})"
+        if problem:
             msg = (
-                f"the array is stored with the sharding codec, the codecs {', '.join(names)} and "
-                f"the index codecs {', '.join(index)}, but nested shards, codecs before or after "
-                "the sharding codec, and index codecs other than bytes and crc32c are not "
-                "supported; store the array again with only one sharding codec"
+                f"the array has {problem}, which are not supported; store the array again with "
+                "one sharding codec, no codec beside it, and the index codecs bytes and crc32c"
             )
             raise VolumeError(msg)
         self._counts = tuple(u // b for u, b in zip(self.unit, self.block, strict=True))
@@ -204,7 +209,6 @@ class ShardedZarrLayout(ZarrLayout):
         return {block: _slice(view, *spans[block]) if block in spans else None for block in blocks}
 
     def _spans(self, index: bytes, blocks: Sequence[Index]) -> dict[Index, tuple[int, int]]:
-        """Return the byte range of each stored block in the shard: block -> (begin, end)."""
         if len(index) != self._index_bytes:
             msg = f"the shard is shorter than its index of {self._index_bytes} bytes"
             raise ValueError(msg)

@@ -1,7 +1,7 @@
 """Read, check, merge and write the JSON documents of zarr arrays and groups.
 
 zarr-python interprets the documents: it receives them in its memory store and returns the array.
-Documents are fetched by name and never listed, so that web servers can be read, too.
+Documents are fetched by name and never listed, so that volumes on web servers can also be read.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _codec_names(document: Any) -> list[str]:
 
 
 def encoding_of(document: Mapping[str, Any]) -> str | None:
-    """Return the compression of an array's blocks, a name in `ZARR_ENCODINGS`; else ``None``."""
+    """Return the compression of an array, by its name in `ZARR_ENCODINGS`; ``None`` if unnamed."""
     compressor = document.get("compressor")
     names = _codec_names(document) if compressor is None else [compressor.get("id")]
     encodings = [name for name in names if name in ZARR_ENCODINGS]
@@ -276,7 +276,6 @@ def _merged(existing: bytes | None, *, new: bytes, key: str, url: str, overwrite
 
 
 def _merged_attributes(old: Any, new: Any, key: str, url: str) -> dict[str, Any]:
-    """Return *old*, with missing attributes and levels added from *new*."""
     merged = dict(old)
     for name, value in new.items():
         if name == "ome":
