@@ -6,9 +6,9 @@
 ```
 
 A worker reports its cost, which is its time from start to end (including idle time and failed
-attempts) multiplied by the price of its machine. The figures are in the names of the objects. So a
-reader lists the objects instead of reading each of them, for example with 4 instead of 3,600
-requests for 3,600 workers.
+attempts) multiplied by the price of its machine. The cost is part of the name of the object, so
+listing the objects is enough to know the costs of all workers. For 3,600 workers, this takes 4
+requests; reading every object would take 3,600.
 
 A report includes the expected cost until the next report. The sum of all reports is therefore never
 less than what running workers have spent. If a worker is killed, the sum is too large by at most
@@ -16,9 +16,9 @@ the cost of the time between two reports. When the budget is spent, a worker onl
 that it has begun, and its reports include no expected cost. The last report of a worker that ends
 is exact.
 
-The interval between two reports is a quarter of the time in which the budget would be reached, and
-at most two minutes. Reports therefore become frequent only shortly before the budget is spent. So
-each worker notices the end of the budget in time.
+The interval between two reports is a quarter of the time until the budget is expected to be spent,
+but at most two minutes. Reports therefore become frequent only shortly before the budget is spent.
+So each worker notices in time that the budget is spent.
 """
 
 from __future__ import annotations

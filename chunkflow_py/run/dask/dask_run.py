@@ -308,7 +308,8 @@ class Dispatcher:
         client: client of the scheduler.
         home: the run directory.
         order: description of the step, which is sent to the workers.
-        working: options with the limits of failures and tasks.
+        working: options, which contain the allowed number of failures of a task and the allowed
+        number of tasks.
         stop: condition that is checked regularly; the dispatcher stops when the condition is met.
 
     Raises:

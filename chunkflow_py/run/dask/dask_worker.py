@@ -116,9 +116,9 @@ class TaskNotEnded(NamedTuple):
 class NotEndedError(Exception):
     """A task has not ended, or was given up.
 
-    A `TaskNotEnded` is sent to the client in this exception, not as a result. Dask stores a result
-    in the worker, which may die before the client has fetched the result, but stores an exception
-    in the scheduler.
+    This exception brings a `TaskNotEnded` to the client. A result would not be safe: Dask stores
+    results in the worker, and they are lost if the worker dies before the client fetches them.
+    Dask stores exceptions in the scheduler.
     """
 
     def __init__(self, task: TaskNotEnded) -> None:
@@ -327,7 +327,8 @@ class _SharedPipeline(Listener):
         profile: compute profile (backend, device, threads and precision) as one line.
         records_attempts: whether the ledger must record each attempt before the attempt begins.
         has_ended: whether the pipeline no longer accepts tasks.
-        registration: stores the records of this process, which counts as a worker of the run.
+        registration: object that stores the records of this process. The process counts as a worker
+        of the run.
 
     Raises:
         OptionError: the command line is wrong, or this machine would compute different bytes than

@@ -121,8 +121,8 @@ class Journal:
 
         Args:
             most_segments: maximum number of segments to return.
-            most_left: stop as soon as the segments that are not returned have at most this number
-                of entries in all.
+            most_left: return no more segments when the remaining segments together have at most
+                this number of entries.
         """
         by_segment = self._paths_by_segment()
         sizes = {
@@ -266,7 +266,7 @@ class Journal:
 
 
 def map_concurrently(work: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
-    """Apply *work* to items in several threads, at most *threads*; return results in order."""
+    """Apply *work* to each item in a pool of *threads* threads; return results in input order."""
     if len(items) < 2 or threads < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(threads, len(items)), "ledger") as pool:
