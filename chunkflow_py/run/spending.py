@@ -227,8 +227,7 @@ class SpendingMeter:
         clock: function that returns the current time in seconds.
 
     Attributes:
-        reached: sentence that says that the budget is spent; ``None`` while the budget is not
-            spent.
+        reached: message for the user when the budget is spent; ``None`` before.
     """
 
     def __init__(
@@ -254,8 +253,8 @@ class SpendingMeter:
     def check(self) -> float:
         """Report the cost of this worker, and return the seconds until the next report.
 
-        The attribute `reached` is updated. A worker that finds the budget spent before its first
-        report reports nothing.
+        The attribute `reached` is updated. If the budget is already spent before the first report,
+        the worker reports nothing.
 
         Raises:
             OptionError: the stored budget cannot be read.
@@ -307,8 +306,8 @@ def metered(home: RunDirectory, cost_per_hour: float | None) -> Iterator[Spendin
     if not cost_per_hour:
         if (budget := budget_of(home.store)) is not None:
             msg = (
-                f"{home.shown} has a budget of {money(budget)}, which needs the price of this "
-                "machine; add --cost-per-hour PRICE"
+                f"{home.shown} has a budget of {money(budget)}, so the worker needs the price "
+                "of this machine; add --cost-per-hour PRICE"
             )
             raise OptionError(msg)
         yield None

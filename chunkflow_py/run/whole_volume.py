@@ -155,7 +155,7 @@ class Conversion:
         """Create the target if it does not exist, and return the pipeline that fills it.
 
         Args:
-            dry_run: whether to read only: the target is not created, and nothing is written.
+            dry_run: whether only to read; the target is then neither created nor written.
             running: further arguments of `Pipeline`.
 
         Raises:

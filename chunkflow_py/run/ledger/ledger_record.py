@@ -162,13 +162,13 @@ class FailedAttempt:
         attempt: unique name of the attempt.
         worker: name of the worker that made the attempt.
         kind: kind of the failure: permanent, transient, resource or worker-lost.
-        reason: the cause, in one sentence.
+        reason: description of the failure, in one sentence.
         traceback: traceback of the exception, or the last output of the process that died.
         when: time of the failure, in seconds since 1970 by the worker's clock; used only for
             display.
         seconds: run time of all operators in seconds; ``None`` if the time is unknown.
-        cause: what happened, such as ``gpu-memory``; ``None`` if the version that wrote the record
-            did not store causes.
+        cause: name of the cause, such as ``gpu-memory``; ``None`` if the version that wrote the
+            record did not store causes.
     """
 
     number: int

@@ -64,12 +64,12 @@ class Fault:
 
     Attributes:
         kind: ``permanent``, ``transient`` or ``resource``; see the table of this module.
-        reason: the cause, in one sentence.
+        reason: description of the failure, in one sentence.
         traceback: traceback of the exception, or the output of the process if it crashed.
         shortage: the missing resource if the kind is ``resource``, else ``None``. The value
             ``device`` means that the GPU of this machine is faulty.
         breaks_process: whether the next task in the same process would also fail.
-        cause: cause of the failure, for records.
+        cause: name of the cause for records, such as ``gpu-memory``.
     """
 
     kind: FailureKind

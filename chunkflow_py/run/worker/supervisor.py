@@ -487,8 +487,8 @@ class Supervisor:
         """Receive no more tasks, release tasks that have not begun, and let begun tasks finish.
 
         Args:
-            reason: why the worker stops; the first reason counts.
-            why: the kind of the reason, for the record of the worker.
+            reason: why the worker stops, for messages. A second call does not change the reason.
+            why: name of the cause, for the record of the worker.
             grace_s: seconds in which begun tasks may finish (default: `WorkerSettings.grace_s`).
         """
         grace_s = self._settings.grace_s if grace_s is None else grace_s

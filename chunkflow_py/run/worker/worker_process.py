@@ -230,7 +230,7 @@ class ProgressBoard:
 
     @property
     def read_bytes(self) -> int:
-        """Number of stored bytes that loaders have fetched, as far as the loaders count them."""
+        """Number of bytes that loaders have fetched from storage; some loaders do not count."""
         return int(self._sums[1])
 
     # Called by the worker process
