@@ -120,9 +120,9 @@ def _readers(
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
     """Return the loaders that read at the addresses *places*, each with its boxes and its address.
 
-    Only for loaders is it known which boxes they read. Return ``None`` if another operator may read
-    at one of the addresses. A plugin may read anywhere, and is not loaded here, because loading
-    a plugin runs its code.
+    Return ``None`` if an operator that is not a loader may read at one of the addresses, because
+    the boxes that such an operator reads are unknown. Any plugin counts as such an operator,
+    because it is not loaded here: loading a plugin runs its code.
     """
     if "plugin" in step.arguments:
         return None

@@ -1,4 +1,4 @@
-"""Raise an error when a step reads output of an earlier step that was lost.
+"""Raise an error when a step reads lost output of an earlier step.
 
 A write unit (block or shard) that is not stored may have been left out on purpose, or may be lost.
 The plan of the earlier step shows which task writes the unit. The record of this task decides:

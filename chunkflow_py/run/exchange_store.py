@@ -193,7 +193,6 @@ class RunParts:
     def __init__(
         self, store: Store, plan: Plan, ledger: Ledger, identity: str, settings: ExchangeSettings
     ) -> None:
-        """Start the threads that write objects."""
         self.identity = identity
         self.connections = store.connections
         self.must_save_time = settings.mode == "auto"
@@ -381,7 +380,6 @@ class ExchangeAmount:
     bytes: int = 0
 
     def __add__(self, other: ExchangeAmount) -> ExchangeAmount:
-        """Return the sum of two amounts."""
         return ExchangeAmount(self.objects + other.objects, self.bytes + other.bytes)
 
 
@@ -415,7 +413,6 @@ class PartRemover:
     """
 
     def __init__(self, address: ExchangeAddress) -> None:
-        """Create the remover; the first removal opens the store and starts a thread."""
         self._address = address
         self._threads = DaemonThreads(_MOST_REMOVING, "parts-remover")
         self._removals: deque[Future[None]] = deque()

@@ -187,7 +187,6 @@ def _counted_as_done(
 
 
 def _union(plan: Plan, one: Tasks, other: Tasks) -> Tasks:
-    """Return the union of two sets of tasks; the plan stands for all tasks."""
     return plan if one is plan or other is plan else {*one, *other}
 
 

@@ -91,7 +91,6 @@ class RunDirectory:
     _has_warned: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Open the store."""
         self.store = open_store(self.url)
         if self.store.is_local:
             # Make the URL absolute, so that it does not depend on the working directory.
@@ -432,7 +431,7 @@ class RunDirectory:
         return self.plan(step) if numbers == _ALL else set(numbers)
 
     def add_stale(self, step: str, numbers: Plan | set[int]) -> None:
-        """Record tasks that have read wrong output of an earlier step; the plan means all tasks."""
+        """Record tasks that have read wrong output; *numbers* may be the whole plan."""
 
         def added(content: bytes | None) -> bytes:
             known = json.loads(content or b"[]")
@@ -481,8 +480,8 @@ class RunDirectory:
         msg = (
             f"this machine would compute other bytes than the step's first worker: "
             f"{'; '.join(phrases)}; use the same type of machine; if only threads differ, set "
-            "OMP_NUM_THREADS; or submit with --device-class any, with which the results of "
-            "workers agree only within a tolerance"
+            "OMP_NUM_THREADS; to allow small differences between workers, submit the pipeline "
+            "again with --device-class any"
         )
         raise ProfileError(msg)
 

@@ -237,7 +237,6 @@ class SpendingMeter:
         cost_per_hour: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin to count; nothing is reported before the first `check`."""
         self.reached: str | None = None
         self._store, self._run, self._rate, self._clock = store, run, cost_per_hour, clock
         self._worker = secrets.token_hex(6)

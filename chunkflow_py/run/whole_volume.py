@@ -418,7 +418,6 @@ class VolumeTasks(SourceBase):
     times: int | None = None
 
     def __len__(self) -> int:
-        """Return the number of tasks."""
         return len(self.boxes) * (self.times or 1)
 
     def __iter__(self) -> Iterator[Task]:

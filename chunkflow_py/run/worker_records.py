@@ -153,7 +153,6 @@ class WorkerRegistration:
     """
 
     def __init__(self, store: Store, start: WorkerStart) -> None:
-        """Store nothing yet; `begin` does."""
         self.start = start
         self._store = store
         self._attempts = itertools.count()
@@ -254,7 +253,7 @@ class WorkerCounts:
     Attributes:
         started: number of workers that have begun.
         stopped: number of workers that have stopped, with the cause as key. The most frequent cause
-        comes first.
+            comes first.
     """
 
     started: int = 0
@@ -274,7 +273,6 @@ class WorkerRecords:
     """
 
     def __init__(self, store: Store) -> None:
-        """Read nothing yet."""
         self._store = store
         self._starts: dict[str, WorkerStart | None] = {}
 

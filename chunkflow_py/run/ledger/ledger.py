@@ -345,7 +345,7 @@ class Ledger:
         self._journal.delete([k for k in keys if k.kind == "begun" and k.attempt == attempt])
 
     def finish(self, record: Record) -> None:
-        """Record the output of an attempt if another attempt has provided the task's record."""
+        """Record the output of an attempt whose task already has a record from another attempt."""
         self._put(record.number, "finished", record)
         self._compactor.by_chance(1)
 
@@ -378,7 +378,6 @@ class Ledger:
         return [*segment.records(), *_records(entries, headers)]
 
     def _failed(self, segment: int, keys: Iterable[JournalKey]) -> Collection[FailedAttempt]:
-        """Return the failed attempts in a segment and in its journal entries, each attempt once."""
         entries = self._journal.read([key for key in keys if key.kind in FAILURES])
         headers = self._segments.headers([segment])
         failures: dict[str, FailedAttempt] = {}
@@ -441,7 +440,6 @@ def _is_record(key: JournalKey) -> bool:
 
 
 def _records(entries: Iterable[LedgerEntry | None], headers: SegmentHeaders) -> Iterator[Record]:
-    """Yield the valid records in journal *entries*, except records that a segment supersedes."""
     for entry in entries:
         if entry is None or entry.kind != "record" or headers.is_void(entry):
             continue
@@ -452,7 +450,6 @@ def _records(entries: Iterable[LedgerEntry | None], headers: SegmentHeaders) -> 
 def _failures(
     entries: Iterable[LedgerEntry | None], headers: SegmentHeaders
 ) -> Iterator[FailedAttempt]:
-    """Yield the failures in journal *entries*, except failures of earlier generations."""
     for entry in entries:
         if entry is None or headers.is_void(entry):
             continue

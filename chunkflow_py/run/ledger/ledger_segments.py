@@ -507,7 +507,6 @@ class Segment:
         return replace(self, header=header, body=b"", damage="").added(kept)
 
     def _split(self, text: str) -> tuple[str, int, str]:
-        """Split the text of a line into kind, generation and JSON."""
         if self.older:
             kind, _, content = text.partition(" ")
             return kind, self.header.generation(number_of(content) - self.first), content
@@ -566,7 +565,7 @@ class Compactor:
         map_concurrently(compact, segments, self._segments.at_once)
 
     def by_chance(self, entries: int) -> None:
-        """Compact with the probability *entries* / `COMPACT_EVERY`.
+        """Compact the fullest segments with the probability *entries* / `COMPACT_EVERY`.
 
         Call this method after each write, with the number of new entries.
         """

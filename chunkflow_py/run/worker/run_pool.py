@@ -100,7 +100,7 @@ class RunPool:
 
         Args:
             above: a priority; only runs of a higher priority are considered. ``None`` considers all
-        runs.
+                runs.
         """
         with self._lock:  # the threads of a run look, too
             self._runs = self.prefix.runs()

@@ -40,7 +40,6 @@ class StallWatch:
         on_stall: Callable[[], None] | None = None,
         second_s: float = 1.0,
     ) -> None:
-        """Start the thread."""
         self._limit, self._second_s = limit_s, second_s
         self._on_stall = on_stall or self._end_process
         self._seconds = 0

@@ -484,7 +484,6 @@ def _clear(home: RunDirectory, queue: Queue, lease_s: float) -> None:
 
 
 def _waited(seconds: float) -> bool:
-    """Wait for *seconds* and return ``True``; if a stop signal arrives, return ``False``."""
     has_signal = threading.Event()
     before = on_stop_signals(lambda _: has_signal.set())
     try:

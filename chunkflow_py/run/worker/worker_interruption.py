@@ -71,7 +71,6 @@ class InterruptionWatch:
         interval_s: float = INTERVAL_S,
         on_machine: Callable[[str, str], None] | None = None,
     ) -> None:
-        """Start one thread for each server."""
         self._on_notice = on_notice
         self._on_machine = on_machine
         self._interval_s = interval_s

@@ -246,7 +246,6 @@ class TaskDurations:
     """
 
     def __init__(self, limit: TaskLimit, recorded: Callable[[], Iterable[float]]) -> None:
-        """Create an empty collection."""
         self.limit = limit
         self._recorded = recorded
         self._own: deque[float] = deque(maxlen=KEPT_DURATIONS)
@@ -271,7 +270,6 @@ class TaskDurations:
         return bound if seconds > bound.seconds else None
 
     def _start_reading(self) -> None:
-        """Read durations from the ledger in a thread, at most once in `READ_AGAIN_S` seconds."""
         now = time.monotonic()
         is_reading = self._reader is not None and self._reader.is_alive()
         if is_reading or now < self._read_at or len(self._others) >= self.limit.tasks:

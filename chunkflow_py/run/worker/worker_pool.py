@@ -161,7 +161,7 @@ class _Seat:
         runs_alone: whether the process runs tasks that must run alone, one at a time.
         kill_at: time at which to kill the process because of *verdict*.
         verdict: slot of the task to blame on the `ProgressBoard` (``None`` to blame no task), and
-        the reason.
+            the reason.
         times_gone: number of checks that found the process dead, but its pipe still open.
         idle_since: time since which the process has had tasks, but has not begun any of them.
     """
@@ -226,7 +226,6 @@ class WorkerPool:
         on_blamed: Callable[[Job, Fault, float | None], None],
         durations: TaskDurations,
     ) -> None:
-        """Create the pool; `tick` starts its processes."""
         self._start = start
         self._durations = durations
         self._post = post
