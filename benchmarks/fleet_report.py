@@ -206,7 +206,8 @@ def _run_lines(section: str, run: dict[str, Any], machines: int, look_s: float) 
             Line(section, f"{name}: time", ratio),
             at_most(
                 section,
-                f"{name}: tasks of the other run that ended while this run had waiting tasks",
+                f"{name}: tasks that other runs finished while this run had waiting tasks "
+                "(limit: 2 per machine)",
                 run["after"] - run["before"],
                 2 * machines,
                 "",

@@ -159,8 +159,8 @@ class Coverage:
         """Yield the address and the problem of each metadata document that is missing or changed.
 
         If a volume cannot be opened, the address of the volume and the error are yielded. Call this
-        method before `expected`, because `expected` excludes the volumes that this method found to
-        be invalid.
+        method before `expected`: `expected` leaves out the volumes whose metadata this method found
+        to be invalid.
         """
         seen: dict[tuple[str, str, str], str | None] = {}
         for output in (each for each in self._outputs if each.output.kind == "volume"):

@@ -2,8 +2,8 @@
 
 ```
 step one    |----|xxxx|----|----|      a task is repeated
-step two    |----|rrrr|rrrr|----|      tasks that have read its box, including margins
-step three  |----|rrrr|rrrr|rrrr|      tasks that have read the output of the tasks in step two
+step two    |----|rrrr|rrrr|----|      tasks that have read output of the repeated task
+step three  |----|rrrr|rrrr|rrrr|      tasks that have read output of these tasks of step two
 ```
 
 If it is not known exactly which boxes the tasks of a step read, all tasks of the step count as
@@ -120,9 +120,9 @@ def _readers(
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
     """Return the loaders that read at the addresses *places*, each with its boxes and its address.
 
-    Return ``None`` if an operator that is not a loader may read at *places*, because the boxes that
-    such an operator reads are unknown. Any plugin counts as such an operator. Plugins are not
-    loaded here, because loading a plugin may run its code.
+    Return ``None`` if an operator that is not a loader may read at one of the addresses, because
+    the boxes that such an operator reads are unknown. Any plugin counts as such an operator,
+    because it is not loaded here: loading a plugin runs its code.
     """
     if "plugin" in step.arguments:
         return None

@@ -1,4 +1,4 @@
-"""Detect, when a step reads the output of an earlier step, that a part of this output was lost.
+"""Raise an error when a step reads lost output of an earlier step.
 
 A write unit (block or shard) that is not stored may have been left out on purpose, or may be lost.
 The plan of the earlier step shows which task writes the unit. The record of this task decides:
@@ -7,7 +7,7 @@ The plan of the earlier step shows which task writes the unit. The record of thi
 |----------------------------------------|------------------------------------------------------|
 | no task of the earlier step            | yields the fill value                                |
 | skipped, or has omitted the empty unit | yields the fill value                                |
-| any other record, or no record         | raises an error, even if absent blocks may be filled |
+| any other record, or no record         | raises an error, even with ``--fill-missing``        |
 """
 
 from __future__ import annotations

@@ -4,10 +4,12 @@
 <exchange>/<step>-<hash>/<consumer>/<label>-<producer>
 ```
 
-A part is the network's output on the voxels of a patch that lie in the box of another task, so that
-this other task need not compute the patch; see `chunkflow_py.inference.patch_exchange`. An object
-contains the parts that task <producer> stored for task <consumer>. The <label> is the beginning of
-a hash of network, weights, compute profile and so on. The exchange is the folder ``exchange`` in
+A patch at a task boundary lies partly in the box of task <producer> and partly in the box of task
+<consumer>. Task <producer> runs the network on the patch, and stores the part of the output that
+lies in the box of <consumer>. Task <consumer> then need not compute the patch; see
+`chunkflow_py.inference.patch_exchange`. One object contains all parts that <producer> stored for
+<consumer>. The <label> is the first part of a hash of network, weights and compute profile. The
+exchange is the folder ``exchange`` in
 the run directory, or a folder at another URL, for example on a disk that all workers share. The
 file ``exchange.json`` in the run directory contains the `ExchangeSettings`.
 
@@ -131,7 +133,10 @@ class ExchangeSettings:
         good = mode in MODES and isinstance(url, str) and len(url) <= _LONGEST_URL
         good = good and url.isprintable() and (not url or "://" in url)
         if not (good and (limit is None or (type(limit) is int and limit >= 0))):
-            msg = f"mode {str(mode)[:80]!r}, url {str(url)[:80]!r} or the limit is not valid"
+            msg = (
+                f"mode {str(mode)[:80]!r}, url {str(url)[:80]!r} and limit {str(limit)[:80]!r} are "
+                "not valid settings of an exchange"
+            )
             raise ValueError(msg)
         return cls(mode, url, limit)
 
@@ -188,7 +193,6 @@ class RunParts:
     def __init__(
         self, store: Store, plan: Plan, ledger: Ledger, identity: str, settings: ExchangeSettings
     ) -> None:
-        """Start the threads that write objects."""
         self.identity = identity
         self.connections = store.connections
         self.must_save_time = settings.mode == "auto"
@@ -222,7 +226,7 @@ class RunParts:
         Return ``None`` if the object does not exist.
 
         Raises:
-            VolumeError: the store cannot be reached, or the object is larger than *most*, the limit
+            VolumeError: the store cannot be reached, or the object is larger than the limit *most*,
                 in bytes.
         """
         with self._lock:
@@ -286,7 +290,7 @@ class RunParts:
         return [str(number) for number in planned if number not in recorded]
 
     def done(self, consumer: str) -> None:
-        """Do nothing, because the task may need its objects again until it is recorded."""
+        """Do nothing: `PartRemover` removes the objects when the task has been recorded."""
 
     def close(self) -> None:
         """Wait up to `_CLOSE_S` seconds for pending writes; do not write the remaining objects."""
@@ -376,7 +380,6 @@ class ExchangeAmount:
     bytes: int = 0
 
     def __add__(self, other: ExchangeAmount) -> ExchangeAmount:
-        """Return the sum of two amounts."""
         return ExchangeAmount(self.objects + other.objects, self.bytes + other.bytes)
 
 
@@ -410,7 +413,6 @@ class PartRemover:
     """
 
     def __init__(self, address: ExchangeAddress) -> None:
-        """Create the remover; the first removal opens the store and starts a thread."""
         self._address = address
         self._threads = DaemonThreads(_MOST_REMOVING, "parts-remover")
         self._removals: deque[Future[None]] = deque()

@@ -79,7 +79,7 @@ class LabelFilter:
         )
 
     def choose(self) -> str:
-        """Choose the objects to remove, store the table, and return a sentence with the counts.
+        """Choose the objects to remove, store the table, and describe the choice in a sentence.
 
         Raises:
             VolumeError: the measures of the objects are damaged.

@@ -93,21 +93,18 @@ def restored(recorded: Any, current: Any, *, is_open: bool = True) -> Any:
 
 
 def _is_open(recorded: dict[str, Any], name: str, *, is_open: bool) -> bool:
-    """Return whether other programs may add fields to objects inside the field *name*."""
     return name == "attributes" if "zarr_format" in recorded else is_open
 
 
 def _forbidden_fields(
     recorded: dict[str, Any], current: dict[str, Any], *, is_open: bool
 ) -> list[str]:
-    """Return the names of fields that were added although the object forbids additions."""
     if is_open and "zarr_format" not in recorded:
         return []
     return [name for name in current if name not in recorded and name != _COPIES]
 
 
 def _level_name(recorded: list[dict[str, Any]]) -> str | None:
-    """Return the field of `_LEVELS` that all objects of a list have; ``None`` if there is none."""
     return next((name for name in _LEVELS if all(name in each for each in recorded)), None)
 
 

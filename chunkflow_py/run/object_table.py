@@ -196,8 +196,8 @@ class ObjectTable:
 
         Raises:
             VolumeError: there are no measures, or the measures are damaged.
-            OptionError: the measures are of another volume, or their number of channels is not that
-                of the image.
+            OptionError: the measures are of another volume, or differ from the image in the number
+                of channels.
         """
         store = self.parts if parts is None else CountStore(parts, KIND)
         regions = store.regions()
@@ -246,7 +246,7 @@ class ObjectTable:
             raise OptionError(msg)
 
     def columns(self, objects: dict[int | None, ObjectMeasures]) -> dict[str, NDArray[Any]]:
-        """Return the columns of the table, as `columns_of` does, and ``time`` for a time series."""
+        """Return the columns of `columns_of` and, for a time series, a column ``time``."""
         import numpy as np
 
         image = self.image_volume

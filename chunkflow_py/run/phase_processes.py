@@ -177,7 +177,7 @@ class _Pool:
             self._feed(process)
 
     def _feed(self, process: WorkerProcess) -> None:
-        """Send a process as many tasks as its pipeline accepts; without tasks, ask it to end."""
+        """Send a process as many tasks as its pipeline accepts, or ask it to end if none remain."""
         while len(process.jobs) < process.window and not process.is_ending:
             job = next(self._jobs, None)
             if job is None:
@@ -212,7 +212,6 @@ class _Pool:
 
 
 def _ended_task(job: Job | None, ended: TaskEnded) -> Task:
-    """Return a task with the times and the outcome that a worker process has reported."""
     task = Task(Region.parse(job.box) if job else None, seconds=dict(ended.seconds))
     task.missing_blocks = ended.missing_blocks
     if ended.fault is not None:

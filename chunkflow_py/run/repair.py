@@ -172,7 +172,7 @@ def _counted_as_done(
         coverage: coverage of the step, which `verify` has already used.
         records: records of the step.
         damaged: addresses of damaged objects.
-        dependent: tasks of the step that have read wrong output.
+        dependent: tasks of the step that have read wrong output of an earlier step.
     """
     if not coverage.skips_stored or not (damaged or len(dependent)):
         return
@@ -187,7 +187,6 @@ def _counted_as_done(
 
 
 def _union(plan: Plan, one: Tasks, other: Tasks) -> Tasks:
-    """Return the union of two sets of tasks; the plan itself if one of them is the plan."""
     return plan if one is plan or other is plan else {*one, *other}
 
 

@@ -9,7 +9,7 @@
 <run>/documents/<sha256>              metadata of the outputs at submission
 <run>/stages/<step>/profile.json      compute profile of the step; set by its first worker
 <run>/stages/<step>/sent, closed      markers: all tasks were sent; all tasks have ended
-<run>/stages/<step>/stale             tasks that have read output that a repair replaces
+<run>/stages/<step>/stale             tasks to repeat, because a repair replaces their input
 <run>/stages/<step>/order.json        sending order of tasks: `chunkflow_py.run.sending_order`
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
 <run>/budget.json, spending/…         budget, and cost so far: `chunkflow_py.run.spending`
@@ -91,7 +91,6 @@ class RunDirectory:
     _has_warned: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Open the store."""
         self.store = open_store(self.url)
         if self.store.is_local:
             # Make the URL absolute, so that it does not depend on the working directory.
@@ -329,7 +328,7 @@ class RunDirectory:
                 msg = (
                     f"{self.url}/plan/{step} is not the plan that was submitted: its SHA-256 is "
                     f"{sha256_of(content)}, not {stored.plan_sha256}; submit the same pipeline "
-                    "again to restore it"
+                    "again to restore the plan"
                 )
                 raise OptionError(msg)
             self._plans[step] = plan_from_json(stored.plan, content)
@@ -432,7 +431,7 @@ class RunDirectory:
         return self.plan(step) if numbers == _ALL else set(numbers)
 
     def add_stale(self, step: str, numbers: Plan | set[int]) -> None:
-        """Record the tasks that have read wrong output; pass the plan itself for all tasks."""
+        """Record tasks that have read wrong output; *numbers* may be the whole plan."""
 
         def added(content: bytes | None) -> bytes:
             known = json.loads(content or b"[]")
@@ -481,8 +480,8 @@ class RunDirectory:
         msg = (
             f"this machine would compute other bytes than the step's first worker: "
             f"{'; '.join(phrases)}; use the same type of machine; if only threads differ, set "
-            "OMP_NUM_THREADS; or submit with --device-class any, with which the results of "
-            "workers agree only within a tolerance"
+            "OMP_NUM_THREADS; to allow small differences between workers, submit the pipeline "
+            "again with --device-class any"
         )
         raise ProfileError(msg)
 

@@ -52,7 +52,6 @@ class RunPrefix:
     _warned: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Open the store."""
         self.url = self.url.rstrip("/")
         self.store = open_store(self.url)
         if self.store.is_local:

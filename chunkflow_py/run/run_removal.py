@@ -200,7 +200,7 @@ class Removal:
         )
 
     def _users(self) -> Iterator[str]:
-        """Yield the runs beside this one that use its records."""
+        """Yield the runs in the same folder that use records of this run."""
         parent = self.run.url.rstrip("/").rpartition("/")[0]
         try:
             runs = RunPrefix(parent).runs()

@@ -107,7 +107,7 @@ class StepOutput:
         operator: name of the operator.
         output: address and kind of the output.
         moves: the changes, in order, from the box of a task to the box that reaches the operator.
-            ``("move", low, high)`` adds *low* and *high* to the two corners of the box;
+            ``("move", low, high)`` adds *low* to the start and *high* to the stop of the box;
             ``("turn", order)`` reorders the axes of the box. Each of low, high and order has three
             numbers, zyx.
         scale: voxels of the pipeline's input per voxel of the operator's chunk, zyx; a number that
@@ -136,7 +136,7 @@ class RunStep:
             a file; stored as ``words``.
         source: command-line arguments of the source that made the plan, for information only.
         mip: value of the global option ``--mip``.
-        options: name of each operator, with those of its options that the hash covers.
+        options: for each operator, its name and the options that the hash covers.
         plan: JSON description of the tasks; see `chunkflow_py.tasks.task_plan`.
         plan_sha256: SHA-256 of the binary file of the plan, which may be empty.
         tasks: number of tasks.
@@ -230,9 +230,9 @@ class Spec:
         if self.is_older:
             msg = (
                 f"the run was made by chunkflow_py {self.version} in the format {OLDER!r}, but "
-                f"this version can only continue runs in the format {FORMAT!r}, whose records and "
-                f"output bytes differ: use chunkflow_py {self.version} for this run, or submit the "
-                "pipeline again with another --run; status and verify can read the old run"
+                f"this version can only continue runs in the format {FORMAT!r}; use chunkflow_py "
+                f"{self.version} for this run, or submit the pipeline again with another --run; "
+                "status and verify can read the old run"
             )
             raise OptionError(msg)
 
@@ -243,7 +243,7 @@ class Spec:
 
     @property
     def hash(self) -> str:
-        """Hash of the last step, which covers all earlier steps because the hashes are chained."""
+        """Hash of the last step; the hash of each step covers the hash of the previous step."""
         return self.steps[-1].hash
 
     @property
@@ -290,11 +290,8 @@ class Spec:
         raise OptionError(msg)
 
     def _checked(self, content: bytes) -> Spec:
-        """Return the spec if *content* is its canonical form, byte for byte.
-
-        Insignificant bytes, such as spaces, would make it easier to forge a spec with the same
-        first digits of the digest.
-        """
+        # Equal specs must have equal bytes, and so the same SHA-256. Additional spaces would also
+        # make it easier to forge a spec whose SHA-256 begins with given digits.
         if self.content != content:
             msg = "the content is not the canonical JSON that submit writes"
             raise ValueError(msg)
@@ -302,7 +299,7 @@ class Spec:
 
 
 def options_of(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of an operator, and those of its options that the hash of a step covers."""
+    """Return the name of an operator, and the options that the hash of a step covers."""
     kept = {
         key: value
         for key, value in options.items()

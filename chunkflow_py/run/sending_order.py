@@ -6,7 +6,7 @@ the plan and the hashes of the steps do not depend on the order. A queue may del
 order. The order is stored in the run directory, because workers send the tasks of later steps:
 
 ```
-<run>/stages/<step>/order.json     checkerboard order, and for how many workers; absent: plan order
+<run>/stages/<step>/order.json     exists if tasks are sent in checkerboard order
 ```
 """
 

@@ -39,7 +39,6 @@ class SigningKey:
     """
 
     def __init__(self, path: str) -> None:
-        """Read the key."""
         with needs_extra("sign", "a signature"):
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
             from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -71,7 +70,6 @@ class TrustedKeys:
     """
 
     def __init__(self, path: str) -> None:
-        """Read the keys."""
         with needs_extra("sign", "a signature"):
             from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
             from cryptography.hazmat.primitives.serialization import load_pem_public_key

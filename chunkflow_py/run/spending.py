@@ -6,9 +6,9 @@
 ```
 
 A worker reports its cost, which is its time from start to end (including idle time and failed
-attempts) multiplied by the price of its machine. The figures are in the names of the objects. So a
-reader lists the objects instead of reading each of them, for example with 4 instead of 3,600
-requests for 3,600 workers.
+attempts) multiplied by the price of its machine. The cost is part of the name of the object, so
+listing the objects is enough to know the costs of all workers. For 3,600 workers, this takes 4
+requests; reading every object would take 3,600.
 
 A report includes the expected cost until the next report. The sum of all reports is therefore never
 less than what running workers have spent. If a worker is killed, the sum is too large by at most
@@ -16,9 +16,9 @@ the cost of the time between two reports. When the budget is spent, a worker onl
 that it has begun, and its reports include no expected cost. The last report of a worker that ends
 is exact.
 
-The interval between two reports is a quarter of the time in which the budget would be reached, and
-at most two minutes. Reports therefore become frequent only shortly before the budget is spent. So
-each worker notices the end of the budget in time.
+The interval between two reports is a quarter of the time until the budget is expected to be spent,
+but at most two minutes. Reports therefore become frequent only shortly before the budget is spent.
+So each worker notices in time that the budget is spent.
 """
 
 from __future__ import annotations
@@ -227,8 +227,7 @@ class SpendingMeter:
         clock: function that returns the current time in seconds.
 
     Attributes:
-        reached: sentence that says that the budget is spent; ``None`` while the budget is not
-            spent.
+        reached: message for the user when the budget is spent; ``None`` before.
     """
 
     def __init__(
@@ -238,7 +237,6 @@ class SpendingMeter:
         cost_per_hour: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin to count; nothing is reported before the first `check`."""
         self.reached: str | None = None
         self._store, self._run, self._rate, self._clock = store, run, cost_per_hour, clock
         self._worker = secrets.token_hex(6)
@@ -254,8 +252,8 @@ class SpendingMeter:
     def check(self) -> float:
         """Report the cost of this worker, and return the seconds until the next report.
 
-        The attribute `reached` is updated. A worker that finds the budget spent before its first
-        report reports nothing.
+        The attribute `reached` is updated. If the budget is already spent before the first report,
+        the worker reports nothing.
 
         Raises:
             OptionError: the stored budget cannot be read.
@@ -307,8 +305,8 @@ def metered(home: RunDirectory, cost_per_hour: float | None) -> Iterator[Spendin
     if not cost_per_hour:
         if (budget := budget_of(home.store)) is not None:
             msg = (
-                f"{home.shown} has a budget of {money(budget)}, which needs the price of this "
-                "machine; add --cost-per-hour PRICE"
+                f"{home.shown} has a budget of {money(budget)}, so the worker needs the price "
+                "of this machine; add --cost-per-hour PRICE"
             )
             raise OptionError(msg)
         yield None

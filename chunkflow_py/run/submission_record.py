@@ -87,7 +87,7 @@ def show_safely(record: DataclassInstance) -> None:
 
 
 def known_fields(content: bytes, record: type[DataclassInstance]) -> dict[str, Any]:
-    """Return those fields of a JSON object that *record* also has, with the name as key.
+    """Return a JSON object as a dictionary, without the fields that *record* lacks.
 
     Raises:
         ValueError: *content* is not a JSON object, or a value has the wrong type.

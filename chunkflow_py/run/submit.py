@@ -129,9 +129,9 @@ def submit(
             this run already exists, nothing is deleted.
         workers: number of worker processes that are expected to work at the same time; the order
             in which tasks are sent depends on this number.
-        budget: limit of the cost of all workers together, in the currency of their prices. Workers
-            take no more tasks when the limit is reached. ``None`` keeps the budget of an existing
-            run.
+        budget: limit of the cost of all workers together, in the currency of ``--cost-per-hour``.
+            Workers take no more tasks when the limit is reached. ``None`` keeps the budget of an
+            existing run.
         priority: priority of the run in a pool of workers; ``None`` keeps the priority of an
             existing run.
         sign_key: path of the private key with which to sign the spec; ``None`` for no signature.
@@ -213,8 +213,8 @@ def submit(
                 # The stored spec may differ in what `check_same` does not compare.
                 msg = (
                     f"cannot sign {run.shown}: its spec has the SHA-256 {run.spec.digest}, but "
-                    f"this pipeline gives {spec.digest}, for example because another version of "
-                    "chunkflow_py submitted the run; choose another --run"
+                    f"the spec of this pipeline has {spec.digest}, for example because another "
+                    "version of chunkflow_py submitted the run; choose another --run"
                 )
                 raise OptionError(msg)
             key.sign(run.store, spec.digest)
@@ -378,7 +378,7 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Return *spec* with its first steps marked as reused if *old* has completed equal steps."""
+    """Return *spec*; its first steps are marked as reused if *old* has completed the same steps."""
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
@@ -497,8 +497,8 @@ def _canonical_value(value: Any, places: Sequence[str]) -> Any:
 
     Args:
         value: value of the option.
-        places: canonical addresses that the operator reads and writes. A value counts as a path
-            only if one of these addresses begins with the value.
+        places: canonical addresses that the operator reads and writes. The value counts as a path
+            only if one of these addresses begins with the absolute form of the value.
     """
     if not isinstance(value, str) or not value.strip("/"):
         return value

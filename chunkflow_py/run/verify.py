@@ -88,7 +88,6 @@ class Damage:
         return self.remedy == "repair"
 
     def __str__(self) -> str:
-        """Return the problem as one line of text."""
         prefix = "" if self.number is None else f"{self.box}: "
         if self.url is None:
             problem: str = self.kind
@@ -225,7 +224,6 @@ class _Checks:
 def _compared(
     checks: _Checks, objects: _Objects, ahead: int
 ) -> Iterator[tuple[Record, list[Damage]]]:
-    """Yield records with their problems; read about *ahead* objects in advance."""
     waiting: deque[tuple[Record, list[Damage], list[tuple[Stored, Future[Stored]]]]] = deque()
     count = 0
 
@@ -273,7 +271,6 @@ def _mismatch(recorded: Stored, found: Stored) -> tuple[DamageKind, str] | None:
 def _mixed_problems(
     checks: _Checks, record: Record, objects: _Objects, mismatches: list[Damage]
 ) -> Iterator[Damage]:
-    """Yield the problems of a task whose objects must all be from one of its attempts."""
     by_url: dict[str, bool] = {stored.url: True for stored in record.written}
     for damage in mismatches:
         by_url[damage.url or ""] = False

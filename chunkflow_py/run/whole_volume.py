@@ -155,7 +155,7 @@ class Conversion:
         """Create the target if it does not exist, and return the pipeline that fills it.
 
         Args:
-            dry_run: whether to read only: the target is not created, and nothing is written.
+            dry_run: whether only to read; the target is then neither created nor written.
             running: further arguments of `Pipeline`.
 
         Raises:
@@ -418,7 +418,6 @@ class VolumeTasks(SourceBase):
     times: int | None = None
 
     def __len__(self) -> int:
-        """Return the number of tasks."""
         return len(self.boxes) * (self.times or 1)
 
     def __iter__(self) -> Iterator[Task]:

@@ -5,10 +5,10 @@
 <run>/workers/<id>/stopped-<cause>.json  stored when the worker is asked to stop, or ends
 ```
 
-The name of every attempt begins with the id of its worker, so a record of a task leads to the
-record of the worker that made the attempt, even if two workers have the same name. If the second
-object is missing, the worker is still working or was lost. The cause is part of the key, so that
-listing the keys is enough to count the workers.
+The name of every attempt begins with the id of its worker. So the record of a task leads to the
+records of the worker, even if two workers have the same name. If ``stopped-<cause>.json`` is
+missing, the worker is still working or was lost. The cause is part of the key, so that listing the
+keys is enough to count the workers.
 
 No task depends on these records: they only tell people what happened. A worker that cannot store
 its records continues. Every worker can write the records and the ledger, so a malicious worker can
@@ -153,7 +153,6 @@ class WorkerRegistration:
     """
 
     def __init__(self, store: Store, start: WorkerStart) -> None:
-        """Store nothing yet; `begin` does."""
         self.start = start
         self._store = store
         self._attempts = itertools.count()
@@ -253,7 +252,8 @@ class WorkerCounts:
 
     Attributes:
         started: number of workers that have begun.
-        stopped: number of workers that have stopped, by cause, the most frequent cause first.
+        stopped: number of workers that have stopped, with the cause as key. The most frequent cause
+            comes first.
     """
 
     started: int = 0
@@ -273,7 +273,6 @@ class WorkerRecords:
     """
 
     def __init__(self, store: Store) -> None:
-        """Read nothing yet."""
         self._store = store
         self._starts: dict[str, WorkerStart | None] = {}
 

@@ -1,8 +1,9 @@
 """Runs on an existing Dask cluster, whose scheduler takes the place of the queue.
 
 ```
-ledger: missing -> a few tasks for each thread -> scheduler -> workers: perform -> ledger
-                      ^-- retry after a delay <-- report that a task has failed
+tasks without a record -> scheduler: a few tasks per thread -> workers: run tasks -> ledger
+                              ^                                      |
+                              '-- retry after a delay <-- failure <--'
 ```
 
 Workers record finished tasks themselves. So if this process, the scheduler or a worker dies, only
@@ -260,7 +261,6 @@ class StopCondition:
     """
 
     def __init__(self) -> None:
-        """Create a condition without a reason to stop."""
         self.reason: str | None = None
         self.deadline: float | None = None
         self._handlers: dict[int, Any] = {}
@@ -272,7 +272,6 @@ class StopCondition:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Restore the previous signal handlers."""
         restore_signals(self._handlers)
 
     def _signalled(self, number: int) -> None:
@@ -308,7 +307,8 @@ class Dispatcher:
         client: client of the scheduler.
         home: the run directory.
         order: description of the step, which is sent to the workers.
-        working: options with the limits of failures and tasks.
+        working: options, which contain the allowed number of failures of a task and the allowed
+            number of tasks.
         stop: condition that is checked regularly; the dispatcher stops when the condition is met.
 
     Raises:
@@ -325,7 +325,6 @@ class Dispatcher:
         working: WorkOptions,
         stop: StopCondition,
     ) -> None:
-        """Create a dispatcher; `run` sends the tasks."""
         self._client = client
         self._order = order
         self._stop = stop
@@ -496,7 +495,6 @@ class Dispatcher:
                 self._retry(sent.number, self._order.limits.delay_s)
 
     def _decide(self, sent: _SentTask, task: TaskNotEnded) -> None:
-        """Count a failure, or retry the task without counting, as the failure policy decides."""
         decision = self._policy.decide(sent.number, task.fault, task.worker, is_alone=task.is_alone)
         match decision.action:
             case "count":
@@ -532,7 +530,6 @@ class Dispatcher:
         self._alone.append(sent.number)
 
     def _count(self, number: int, fault: Fault, *, retries: bool = True) -> bool:
-        """Count a failure of a task; return whether the task is given up."""
         failure = self._failure(number, fault)
         record, delay_s = count_failure(self._ledger, failure, self._order.limits, self._spec)
         if record is not None:

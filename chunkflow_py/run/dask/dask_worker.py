@@ -116,22 +116,19 @@ class TaskNotEnded(NamedTuple):
 class NotEndedError(Exception):
     """A task has not ended, or was given up.
 
-    A `TaskNotEnded` is sent to the client in this exception, not as a result. Dask stores a result
-    in the worker, which may die before the client has fetched the result, but stores an exception
-    in the scheduler.
+    This exception brings a `TaskNotEnded` to the client. A result would not be safe: Dask stores
+    results in the worker, and they are lost if the worker dies before the client fetches them.
+    Dask stores exceptions in the scheduler.
     """
 
     def __init__(self, task: TaskNotEnded) -> None:
-        """Create the exception from the report for the client."""
         super().__init__(task)
         self.task = task
 
     def __str__(self) -> str:
-        """Return the reason why the task has failed."""
         return self.task.fault.reason
 
     def __repr__(self) -> str:
-        """Return the text that Dask shows in logs and dashboards."""
         return f"NotEndedError({self})"
 
 
@@ -184,7 +181,6 @@ def _count(
     *,
     is_alone: bool,
 ) -> TaskNotEnded:
-    """Count a failure unless the machine may be at fault; return the report for the client."""
     name, limits = process_name(), order.limits
     if fault.kind == "resource":
         return TaskNotEnded("shortage", fault, name, limits.delay_s, is_alone)
@@ -327,7 +323,8 @@ class _SharedPipeline(Listener):
         profile: compute profile (backend, device, threads and precision) as one line.
         records_attempts: whether the ledger must record each attempt before the attempt begins.
         has_ended: whether the pipeline no longer accepts tasks.
-        registration: stores the records of this process, which counts as a worker of the run.
+        registration: object that stores the records of this process. The process counts as a worker
+            of the run.
 
     Raises:
         OptionError: the command line is wrong, or this machine would compute different bytes than
@@ -336,7 +333,6 @@ class _SharedPipeline(Listener):
     """
 
     def __init__(self, order: WorkOrder) -> None:
-        """Create the pipeline, enter its operators, and check the compute profile."""
         check_here(order.versions)
         if order.threads is not None:
             os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(order.threads)))

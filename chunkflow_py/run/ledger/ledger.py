@@ -28,8 +28,8 @@ The possible races, and why no record is lost or counted twice:
 * *Two attempts record at the same time*: one put-if-absent succeeds. The attempt whose put failed
   reads the entry. If the entry names this attempt, the put was repeated after a lost reply, and the
   attempt has won; otherwise, it has lost.
-* *A zombie (an attempt whose lease has expired) puts its record when the task is already in the
-  segment and its journal entry is deleted*: the put of the zombie succeeds. So every put is
+* *A zombie (an attempt whose lease has expired) puts its record after a compaction has moved the
+  task's record from the journal to the segment*: the put of the zombie succeeds. So every put is
   followed by a read of the segment's header. If the segment has the task from another attempt, the
   zombie has lost. Its stray entry is ignored, because the segment takes precedence, and the next
   compaction deletes the entry. If the segment does not have the task, the zombie's entry is the
@@ -39,10 +39,9 @@ The possible races, and why no record is lost or counted twice:
 * *A compaction dies between update and deletion*: the segment takes precedence, and the next
   compaction deletes the entry.
 * *A reader runs while a compaction moves a record, or a zombie puts a record*: the reader reads the
-  journal entry first and the segment second. The segment takes precedence. If the segment does not
-  have the task, no compaction had deleted an entry of the task when the reader read the journal. So
-  an entry that was read is the first entry of the task. If no entry was read, the task had no
-  entry.
+  journal entry first and the segment second. The segment takes precedence. A compaction deletes a
+  journal entry only after it has updated the segment. So if the segment does not have the task, the
+  journal entry is the task's record, and a task without a journal entry had no record.
 * *A compaction is suspended and continues much later*, after the task was reopened and has ended
   again: keys contain the *generation* of the task, the number of times that it was reopened. So a
   compaction deletes only entries of its own generation. A record that was put for an earlier
@@ -57,7 +56,7 @@ hangs does not prevent other processes from recording.
 
 **A task whose record cannot be read counts as not ended.** A journal entry or segment that was
 truncated, emptied or changed is named in a warning and in `unreadable`. The name and the header of
-such an object are not trusted, but all other entries remain usable. The next record of the task
+such an object are not trusted, but its readable lines remain usable. The next record of the task
 replaces the damaged record. `missing`, `ended` and `counts` read only headers of segments.
 `verify` uses `records`, which reads every record.
 """
@@ -332,7 +331,7 @@ class Ledger:
         return dict(Counter(other.kind for other in failures if other.number == failure.number))
 
     def begin(self, number: int, attempt: str, profile: str) -> None:
-        """Record that an attempt begins, for runs whose attempts may write different bytes."""
+        """Record that an attempt begins."""
         self._put(number, "begun", Attempt(number, attempt, profile))
         self._compactor.by_chance(1)
 
@@ -346,7 +345,7 @@ class Ledger:
         self._journal.delete([k for k in keys if k.kind == "begun" and k.attempt == attempt])
 
     def finish(self, record: Record) -> None:
-        """Record the output of an attempt if another attempt has provided the task's record."""
+        """Record the output of an attempt whose task already has a record from another attempt."""
         self._put(record.number, "finished", record)
         self._compactor.by_chance(1)
 
@@ -379,7 +378,6 @@ class Ledger:
         return [*segment.records(), *_records(entries, headers)]
 
     def _failed(self, segment: int, keys: Iterable[JournalKey]) -> Collection[FailedAttempt]:
-        """Return the failed attempts in a segment and in its journal entries, each attempt once."""
         entries = self._journal.read([key for key in keys if key.kind in FAILURES])
         headers = self._segments.headers([segment])
         failures: dict[str, FailedAttempt] = {}
@@ -442,7 +440,6 @@ def _is_record(key: JournalKey) -> bool:
 
 
 def _records(entries: Iterable[LedgerEntry | None], headers: SegmentHeaders) -> Iterator[Record]:
-    """Yield the valid records in journal *entries*, except records that a segment supersedes."""
     for entry in entries:
         if entry is None or entry.kind != "record" or headers.is_void(entry):
             continue
@@ -453,7 +450,6 @@ def _records(entries: Iterable[LedgerEntry | None], headers: SegmentHeaders) -> 
 def _failures(
     entries: Iterable[LedgerEntry | None], headers: SegmentHeaders
 ) -> Iterator[FailedAttempt]:
-    """Yield the failures in journal *entries*, except failures of earlier generations."""
     for entry in entries:
         if entry is None or headers.is_void(entry):
             continue

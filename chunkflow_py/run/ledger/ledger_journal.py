@@ -121,8 +121,8 @@ class Journal:
 
         Args:
             most_segments: maximum number of segments to return.
-            most_left: stop as soon as the segments that are not returned have at most this number
-                of entries in all.
+            most_left: return no more segments when the remaining segments together have at most
+                this number of entries.
         """
         by_segment = self._paths_by_segment()
         sizes = {
@@ -201,7 +201,6 @@ class Journal:
         return f"{path}.{quote(key.attempt, safe='')}" if key.attempt else path
 
     def _paths_by_segment(self) -> dict[int, list[str]]:
-        """Return the paths of all entries, grouped by segment; fast even for 100,000 entries."""
         paths: defaultdict[str, list[str]] = defaultdict(list)
         for path in self._store.list(self._root):
             start = path.rindex("/") + 1
@@ -258,7 +257,6 @@ class Journal:
         raise DamagedRecordError(msg)
 
     def _map(self, work: Callable[[JournalKey], R], keys: Sequence[JournalKey]) -> list[R]:
-        """Apply *work* to each key, in several threads if this is faster; return the results."""
         threads = self._store.connections
         if self._store.is_local:
             return of_each_file(work, keys, threads, "ledger")
@@ -266,7 +264,7 @@ class Journal:
 
 
 def map_concurrently(work: Callable[[T], R], items: Sequence[T], threads: int) -> list[R]:
-    """Apply *work* to items in several threads, at most *threads*; return results in order."""
+    """Apply *work* to all items in at most *threads* threads; return results in input order."""
     if len(items) < 2 or threads < 2:
         return [work(item) for item in items]
     with ThreadPoolExecutor(min(threads, len(items)), "ledger") as pool:
@@ -274,7 +272,6 @@ def map_concurrently(work: Callable[[T], R], items: Sequence[T], threads: int) -
 
 
 def _parts(texts: Iterable[tuple[JournalKey, str]]) -> Iterator[list[tuple[JournalKey, str]]]:
-    """Split records into groups, each of which is stored as one object."""
     part: list[tuple[JournalKey, str]] = []
     characters = 0
     for item in texts:

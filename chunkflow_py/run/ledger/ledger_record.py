@@ -162,13 +162,13 @@ class FailedAttempt:
         attempt: unique name of the attempt.
         worker: name of the worker that made the attempt.
         kind: kind of the failure: permanent, transient, resource or worker-lost.
-        reason: the cause, in one sentence.
+        reason: description of the failure, in one sentence.
         traceback: traceback of the exception, or the last output of the process that died.
         when: time of the failure, in seconds since 1970 by the worker's clock; used only for
             display.
         seconds: run time of all operators in seconds; ``None`` if the time is unknown.
-        cause: cause of the failure; ``None`` if the version that wrote the record did not store
-            causes.
+        cause: name of the cause, such as ``gpu-memory``; ``None`` if the version that wrote the
+            record did not store causes.
     """
 
     number: int
@@ -286,10 +286,7 @@ class LedgerEntry:
             content_type = Attempt if self.kind == "begun" else Record
         content = content_type.from_json(self.text)
         if isinstance(content, FailedAttempt) and content.kind != self.kind:
-            msg = (
-                f"an entry of the kind {self.kind} contains a failure of another kind, "
-                f"{content.kind}"
-            )
+            msg = f"an entry of the kind {self.kind} contains a failure of the kind {content.kind}"
             raise VolumeError(msg)
         object.__setattr__(self, "content", content)
 
@@ -311,8 +308,8 @@ class Totals:
         done, skipped, dead: number of tasks in each state.
         failures: number of failed attempts.
         failed_s: run time of the failed attempts in seconds; an unknown run time counts as 0.
-        causes: number of failed attempts with the cause as key; attempts whose cause was not
-            recorded are missing.
+        causes: number of failed attempts, with their cause as key. Attempts without a recorded
+            cause are not counted.
         stored_bytes: size of all objects that the tasks have stored, in bytes.
         missing_blocks: number of blocks that the tasks have read as the fill value.
         patches: sums of the counts of patches; see `Record`.

@@ -307,12 +307,12 @@ class SegmentHeader:
                 of the segment.
             TypeError: a sum is not a number.
         """
-        are_inside = all(0 <= position < size for position in self.generations)
-        if len(self.states) != -(-size // 4) or not are_inside:
-            msg = (
-                f"the header has {4 * len(self.states)} states but the segment has {size} tasks, "
-                "or the header lists a task of another segment"
-            )
+        if len(self.states) != -(-size // 4):
+            msg = f"the header has {4 * len(self.states)} states, but the segment has {size} tasks"
+            raise ValueError(msg)
+        outside = [position for position in self.generations if not 0 <= position < size]
+        if outside:
+            msg = f"the header lists a task at position {outside[0]} of a segment of {size} tasks"
             raise ValueError(msg)
         Sums().add(self.sums)  # raises unless all are numbers
 
@@ -507,7 +507,6 @@ class Segment:
         return replace(self, header=header, body=b"", damage="").added(kept)
 
     def _split(self, text: str) -> tuple[str, int, str]:
-        """Split the text of a line into kind, generation and JSON."""
         if self.older:
             kind, _, content = text.partition(" ")
             return kind, self.header.generation(number_of(content) - self.first), content
@@ -566,7 +565,7 @@ class Compactor:
         map_concurrently(compact, segments, self._segments.at_once)
 
     def by_chance(self, entries: int) -> None:
-        """Compact with the probability *entries* / `COMPACT_EVERY`.
+        """Compact the fullest segments with the probability *entries* / `COMPACT_EVERY`.
 
         Call this method after each write, with the number of new entries.
         """
@@ -626,10 +625,10 @@ class Compactor:
 
 
 def _settled(keys: Collection[JournalKey], headers: SegmentHeaders) -> list[JournalKey]:
-    """Return *keys*, except those of beginnings of attempts that have no outcome yet.
+    """Return *keys* without the keys of attempts that have begun but have no outcome yet.
 
-    Such a beginning can still be withdrawn. If a compaction moved it, the withdrawal could delete
-    the journal entry while the compaction stores the segment, and the beginning would come back.
+    The worker may still withdraw such an attempt, which deletes the attempt's journal entry. If a
+    compaction copied the entry to the segment at that moment, the entry would come back.
     """
     ended = {key.number for key in keys if key.kind == "record"}
     failed = {key.attempt for key in keys if key.kind in FAILURES}

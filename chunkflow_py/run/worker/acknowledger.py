@@ -39,7 +39,6 @@ class BatchThread(ABC):
     """
 
     def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:
-        """Start the thread."""
         self._changed = threading.Condition()
         self._waiting: deque[Any] = deque()
         self._is_busy = False
@@ -107,7 +106,6 @@ class Acknowledger(BatchThread):
     """
 
     def __init__(self, keeper: LeaseKeeper, on_error: Callable[[BaseException], None]) -> None:
-        """Start the thread."""
         self._keeper = keeper
         self._queue = keeper.queue
         super().__init__("acknowledger", on_error)

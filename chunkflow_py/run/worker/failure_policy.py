@@ -64,12 +64,12 @@ class Fault:
 
     Attributes:
         kind: ``permanent``, ``transient`` or ``resource``; see the table of this module.
-        reason: the cause, in one sentence.
+        reason: description of the failure, in one sentence.
         traceback: traceback of the exception, or the output of the process if it crashed.
         shortage: the missing resource if the kind is ``resource``, else ``None``. The value
             ``device`` means that the GPU of this machine is faulty.
         breaks_process: whether the next task in the same process would also fail.
-        cause: cause of the failure, for records.
+        cause: name of the cause for records, such as ``gpu-memory``.
     """
 
     kind: FailureKind
@@ -234,7 +234,6 @@ class FailurePolicy:
     """
 
     def __init__(self, disk_wait_s: float, retry_s: float) -> None:
-        """Create a policy for a worker that has run no task yet."""
         self._retry_s = retry_s
         self._has_succeeded = False
         self._short_of_memory: int | None = None  # the last task that ran out of memory
@@ -323,7 +322,6 @@ class BackOff:
     """
 
     def __init__(self, disk_wait_s: float) -> None:
-        """Start without a pause."""
         self._disk_wait_s = disk_wait_s
         self._network_failures = 0  # in a row
         self._disk_failures = 0  # in a row

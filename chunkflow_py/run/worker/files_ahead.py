@@ -52,7 +52,7 @@ class FilesAhead:
 
         Args:
             run: run that the worker begins now.
-            interval_s: time between two searches for the next run.
+            interval_s: time between two searches for the next run, in seconds.
             find_next: function that returns the run on which the worker would work next, or
                 ``None``.
         """

@@ -65,7 +65,6 @@ class OutcomeRecorder(BatchThread):
         *,
         records_attempts: bool = False,
     ) -> None:
-        """Start the thread."""
         self._records_attempts = records_attempts
         self._ledger = ledger
         self._acknowledger = acknowledger
@@ -129,7 +128,6 @@ class OutcomeRecorder(BatchThread):
         return True
 
     def _count(self, job: Job, failure: FailedAttempt) -> Record | None:
-        """Count a failure; return the record of the task if it is given up, else ``None``."""
         counts = self._retrying(lambda: self._ledger.fail(failure))
         record, delay_s = self._limits.judge(failure, counts or {}, self._spec)
         if counts is None or record is None:

@@ -96,10 +96,11 @@ class RunPool:
     _runs: dict[str, tuple[RunDirectory, Scheduling]] = field(default_factory=dict, init=False)
 
     def look(self, above: int | None = None) -> str | None:
-        """Return the name of the run on which this worker must work next; ``None`` without tasks.
+        """Return the name of the run to work on next; ``None`` if no run has tasks.
 
         Args:
-            above: consider only runs whose priority is higher than this.
+            above: a priority; only runs of a higher priority are considered. ``None`` considers all
+                runs.
         """
         with self._lock:  # the threads of a run look, too
             self._runs = self.prefix.runs()

@@ -31,7 +31,7 @@ class StallWatch:
     Args:
         limit_s: number of seconds after which *on_stall* is called.
         on_stall: function that is called once, in the thread; it ends the process by default.
-        second_s: time in seconds that counts as one second; tests set a shorter time.
+        second_s: length of a counted second; tests set less than 1, so that they wait less.
     """
 
     def __init__(
@@ -40,7 +40,6 @@ class StallWatch:
         on_stall: Callable[[], None] | None = None,
         second_s: float = 1.0,
     ) -> None:
-        """Start the thread."""
         self._limit, self._second_s = limit_s, second_s
         self._on_stall = on_stall or self._end_process
         self._seconds = 0

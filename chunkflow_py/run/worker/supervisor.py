@@ -216,7 +216,6 @@ class Supervisor:
         registration: WorkerRegistration | None = None,
         fate_of: Callable[[str], WorkerFate] | None = None,
     ) -> None:
-        """Create a supervisor; `run` starts its threads and processes."""
         self._stage = stage
         self._spec = spec
         self._plan = plan
@@ -487,8 +486,8 @@ class Supervisor:
         """Receive no more tasks, release tasks that have not begun, and let begun tasks finish.
 
         Args:
-            reason: why the worker stops; the first reason counts.
-            why: the kind of the reason, for the record of the worker.
+            reason: why the worker stops, for messages. A second call does not change the reason.
+            why: name of the cause, for the record of the worker.
             grace_s: seconds in which begun tasks may finish (default: `WorkerSettings.grace_s`).
         """
         grace_s = self._settings.grace_s if grace_s is None else grace_s
@@ -649,7 +648,6 @@ class InFlightTasks:
         listener: WorkerListener,
         stop: Callable[[str, WorkerEnd], None],
     ) -> None:
-        """Create an empty collection."""
         self._spec = spec
         self._worker = worker
         self._settings = settings
@@ -667,7 +665,6 @@ class InFlightTasks:
         self.profile = ""
 
     def __len__(self) -> int:
-        """Return the number of tasks in flight."""
         return len(self._active) + len(self._recording)
 
     @property
@@ -913,7 +910,6 @@ class CompletionWatch:
         until_complete: bool,
         post: Callable[[str, Any], None],
     ) -> None:
-        """Create the watch; the worker counts as busy until `idle` is called."""
         self._queue = queue
         self._ledger = ledger
         self._total = total

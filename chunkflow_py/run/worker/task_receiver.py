@@ -161,7 +161,6 @@ class TaskReceiver:
         wait_s: float,
         guard: PoisonTaskGuard | None = None,
     ) -> None:
-        """Start the thread, which receives no messages until `want` is called."""
         self._messages = messages
         self._attempts = (f"{attempts}-{number}" for number in itertools.count())
         self._keeper = keeper
@@ -371,7 +370,6 @@ class PoisonTaskGuard:
         keeps_attempts: bool,
         fate_of: Callable[[str], WorkerFate] | None = None,
     ) -> None:
-        """Create a guard that suspects no task yet."""
         self._own: set[str] = set()  # attempts that this worker has begun: it has not died
         self._ledger = ledger
         self._limits = limits
@@ -406,8 +404,8 @@ class PoisonTaskGuard:
                 attempts.
 
         Returns:
-            The record of the task, which is already in the ledger, if too many attempts were lost;
-            else ``None``.
+            The record of the task if the task was given up, because too many attempts were lost;
+            the record is then already in the ledger. Otherwise ``None``.
         """
         failed = {failure.attempt for failure in self._ledger.failures(job.number)}
         for attempt in self._ledger.attempts(job.number):

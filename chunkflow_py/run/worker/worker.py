@@ -226,9 +226,9 @@ def work_on_run(
             more tasks of the run.
 
     Raises:
-        OptionError: the address of the run lacks the hash of the spec although it needs one, the
-            hash belongs to another spec, this machine would compute different bytes, or the run
-            has a budget but the price of this machine is unknown.
+        OptionError: the run is in a bucket, but its address lacks the hash of the spec. Or the hash
+            belongs to another spec. Or this machine would compute different bytes. Or the run has
+            a budget, but the price of this machine is unknown.
     """
     began = time.monotonic()
     spec = home.spec
@@ -484,7 +484,6 @@ def _clear(home: RunDirectory, queue: Queue, lease_s: float) -> None:
 
 
 def _waited(seconds: float) -> bool:
-    """Wait for *seconds* and return ``True``; if a stop signal arrives, return ``False``."""
     has_signal = threading.Event()
     before = on_stop_signals(lambda _: has_signal.set())
     try:

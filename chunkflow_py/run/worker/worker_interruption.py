@@ -6,8 +6,8 @@
 | AWS    | ``events/recommendations/rebalance``  | an interruption is likely                     |
 | Google | ``instance/preempted``                | the preemption follows in about 30 seconds    |
 
-After the first answer of a server, one request asks for the type and the zone of the machine, which
-the record of the worker then contains.
+When a server has answered for the first time, one more request asks for the type and the zone of
+the machine. The worker adds both to its record.
 
 Notices only save money; correctness never depends on them. Each metadata server is polled in its
 own thread, so an absent, slow or faulty server does not delay the worker. A server that has never
@@ -71,7 +71,6 @@ class InterruptionWatch:
         interval_s: float = INTERVAL_S,
         on_machine: Callable[[str, str], None] | None = None,
     ) -> None:
-        """Start one thread for each server."""
         self._on_notice = on_notice
         self._on_machine = on_machine
         self._interval_s = interval_s
@@ -210,7 +209,7 @@ def _servers() -> list[_Amazon | _Google]:
 
 
 class StopRequested(Interrupted):
-    """A signal asks the worker to stop; not an `Exception`, so ``except Exception`` ignores it."""
+    """A signal asks the worker to stop; ``except Exception`` does not catch this exception."""
 
 
 @contextmanager

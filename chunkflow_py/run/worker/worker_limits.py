@@ -177,7 +177,7 @@ def parse_time_left(text: str) -> float:
 
 
 class Bound(NamedTuple):
-    """A limit in seconds, and a clause that explains the limit at the end of a message."""
+    """A time limit in seconds, and the explanation of the limit for messages."""
 
     seconds: float
     why: str
@@ -193,8 +193,8 @@ class TaskLimit:
         tasks: with ``auto``, number of tasks that must finish before the limit is derived from the
             median of their durations.
         first_s: with ``auto``, the limit in seconds while fewer than `tasks` tasks have finished.
-        times, least_s: with ``auto``, the limit after `tasks` tasks have finished is the median
-            duration multiplied by `times`, but at least `least_s` seconds.
+        times, least_s: with ``auto``, when `tasks` tasks have finished, the limit becomes their
+            median duration multiplied by `times`, but at least `least_s` seconds.
     """
 
     seconds: float | None = None
@@ -246,7 +246,6 @@ class TaskDurations:
     """
 
     def __init__(self, limit: TaskLimit, recorded: Callable[[], Iterable[float]]) -> None:
-        """Create an empty collection."""
         self.limit = limit
         self._recorded = recorded
         self._own: deque[float] = deque(maxlen=KEPT_DURATIONS)
@@ -271,7 +270,6 @@ class TaskDurations:
         return bound if seconds > bound.seconds else None
 
     def _start_reading(self) -> None:
-        """Read durations from the ledger in a thread, at most once in `READ_AGAIN_S` seconds."""
         now = time.monotonic()
         is_reading = self._reader is not None and self._reader.is_alive()
         if is_reading or now < self._read_at or len(self._others) >= self.limit.tasks:

@@ -127,8 +127,8 @@ class ProcessSnapshot:
         device: the only device that the process sees; ``None`` for all devices.
         seconds: time since the process became ready for tasks; ``None`` if it is not ready yet.
         network_seconds: total run time of the network; ``None`` if the pipeline has no network.
-        read_bytes: number of stored bytes that loaders have fetched, as far as the loaders count
-            them.
+        read_bytes: number of bytes that loaders have fetched from storage, before decompression.
+            Loaders that do not count bytes are left out.
         memory_bytes: resident host memory; 0 if the system does not report it.
         tasks: tasks that the process has begun, the oldest first.
     """
@@ -160,7 +160,8 @@ class _Seat:
         failed_starts: number of consecutive failed starts.
         runs_alone: whether the process runs tasks that must run alone, one at a time.
         kill_at: time at which to kill the process because of *verdict*.
-        verdict: slot of the task to blame (``None`` to blame no task), and the reason.
+        verdict: slot of the task to blame on the `ProgressBoard` (``None`` to blame no task), and
+            the reason.
         times_gone: number of checks that found the process dead, but its pipe still open.
         idle_since: time since which the process has had tasks, but has not begun any of them.
     """
@@ -225,7 +226,6 @@ class WorkerPool:
         on_blamed: Callable[[Job, Fault, float | None], None],
         durations: TaskDurations,
     ) -> None:
-        """Create the pool; `tick` starts its processes."""
         self._start = start
         self._durations = durations
         self._post = post
@@ -580,8 +580,9 @@ class WorkerProcess:
         number: position of the process in the pool.
         start: program and environment of the process.
         device: the only device that the process sees; ``None`` for all devices.
-        post: function that is called in another thread with the process and a list of messages
-            from it, or with the process and ``None`` when its pipe is closed.
+        post: function that is called in another thread. Its arguments are the process and a list
+            of messages from the process. When the pipe of the process is closed, ``None`` replaces
+            the list.
 
     Attributes:
         jobs: jobs of the tasks in the process, with the slot on the progress board as key.

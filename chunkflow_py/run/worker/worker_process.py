@@ -195,7 +195,6 @@ class ProgressBoard:
     """
 
     def __init__(self, context: SpawnContext) -> None:
-        """Allocate the shared memory, with all slots free."""
         self._state: Any = context.RawArray("q", MOST_TASKS)  # operator + 1, or 0: not begun
         self._since: Any = context.RawArray("d", MOST_TASKS)
         self._done: Any = context.RawArray("q", MOST_TASKS)
@@ -230,7 +229,7 @@ class ProgressBoard:
 
     @property
     def read_bytes(self) -> int:
-        """Number of stored bytes that loaders have fetched, as far as the loaders count them."""
+        """Number of bytes that loaders have fetched from storage; some loaders do not count."""
         return int(self._sums[1])
 
     # Called by the worker process
@@ -366,7 +365,6 @@ class TaskFeed(SourceBase):
     boxes: Boxes | None = hook_value(None)
 
     def __init__(self, send: Callable[[object], None]) -> None:
-        """Create an empty feed."""
         self._send = send
         self._waiting: SimpleQueue[tuple[ProcessLease, str] | None] = SimpleQueue()
         self._leases: dict[tuple[int, int], ProcessLease] = {}
@@ -461,7 +459,6 @@ class PatchCounter:
     """
 
     def __init__(self, operators: Sequence[Operator]) -> None:
-        """Start at zero."""
         self._hooks = [each.hooks for each in operators if each.hooks.declares("patch_counts")]
         self._reported: Counter[str] = Counter()
 
@@ -501,7 +498,6 @@ def _task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
 
 
 def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
-    """Return URL, size and checksum of an object as built-in types, which can be pickled."""
     size, checksum = stored.size, stored.checksum
     return (
         str(stored.url),
@@ -542,7 +538,6 @@ class Sender:
     """
 
     def __init__(self, connection: Connection) -> None:
-        """Start the thread."""
         self._connection = connection
         self._waiting: SimpleQueue[object] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sender", daemon=True)
