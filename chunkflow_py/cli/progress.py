@@ -148,7 +148,7 @@ class Progress(ABC):
 
     @property
     def voxels_per_second(self) -> float | None:
-        """Recent speed in voxels per second; ``None`` before a task with voxels has ended."""
+        """Recent speed in voxels per second; ``None`` until a task that has voxels has ended."""
         with self._lock:
             return self._pace.per_second if self.voxels else None
 
@@ -385,7 +385,7 @@ class WorkerProgress(Progress):
         return None if done is None or not self.total else done / self.total
 
     def left_s(self) -> float | None:
-        """Return the seconds until the step ends if all workers keep their recent speed."""
+        """Return the estimated seconds until the step ends, at the recent speed of all workers."""
         done = self.by_all
         with self._lock:
             pace = self._tasks.per_second

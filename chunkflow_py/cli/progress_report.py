@@ -43,8 +43,8 @@ class ProgressReport(ABC):
     """Show the progress of a pipeline or a worker, and print a table of times at the end.
 
     Args:
-        show_progress: whether to show the progress, as a view if stderr is a terminal, otherwise
-            as a line per task.
+        show_progress: whether to show the progress. On a terminal, the progress is shown as a view;
+            elsewhere, as one line per task.
         show_table: whether to print the table of times at the end.
     """
 
@@ -55,7 +55,7 @@ class ProgressReport(ABC):
 
     @property
     def shows_view(self) -> bool:
-        """Whether progress is shown as a view on the terminal that is updated in place."""
+        """Whether the terminal shows a progress view, which is updated in place."""
         return self.show_progress and not writes_json() and is_terminal(sys.stderr)
 
     @property
@@ -95,8 +95,8 @@ class PipelineReport(ProgressReport, Listener):
     """Report of a pipeline that runs in this process.
 
     Args:
-        show_progress: whether to show the progress, as a view if stderr is a terminal, otherwise
-            as a line per task; ``None`` means yes.
+        show_progress: whether to show the progress; ``None`` means yes. On a terminal, the progress
+            is shown as a view; elsewhere, as one line per task.
         show_table: whether to print the table of times at the end.
 
     Attributes:

@@ -34,8 +34,8 @@ def step_pipelines(
 
     Args:
         parts: commands that follow the subcommand on the command line.
-        first: name of the first step (default: the name of the last operator of this step that runs
-            a network, or else of the last operator that computes).
+        first: name of the first step. By default, the step is named after its last operator that
+            runs a network; without a network, after its last operator that computes.
         mip: value of the global option ``--mip``.
         device_class: value of ``--device-class``: ``same`` or ``any``.
 

@@ -133,7 +133,7 @@ class Agglomerator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """If ids must be unique in the volume, check that the tasks in *outline* allow this."""
+        """If ids must be unique in the volume, check that the tasks allow unique ids."""
         if self.numbering:
             self.numbering.prepare(outline)
 
@@ -156,7 +156,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """The scoring function as text, if the operator compiles and runs this function as C++."""
+        """C++ text of the scoring function; empty if the operator compiles no such function."""
         return score_code(self.settings) if self.offsets is None else ()
 
     def __call__(self, task: Task) -> Task:

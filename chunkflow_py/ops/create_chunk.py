@@ -101,7 +101,7 @@ class ChunkMaker(OperatorBase):
 
     @hook
     def bounds(self) -> BoundingBox:
-        """Return the box of the chunk; later operators take it as the bounds of the volume."""
+        """Return the box of the chunk, which later operators use as the bounds of the volume."""
         return BoundingBox.from_size(self.voxel_offset, self.size)
 
     @hook

@@ -45,7 +45,8 @@ class HierarchyCutter(OperatorBase):
         threshold: segments are merged while 1 - mean affinity is at most this value.
         min_size: number of voxels below which a segment is united with the neighbour of highest
             mean affinity; 0 unites no segments.
-        min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
+        min_affinity: a small segment is united with a neighbour only if the mean affinity between
+            them, in [0, 1], is at least *min_affinity*.
         access: credentials and billing of requests to cloud storage.
     """
 

@@ -41,7 +41,7 @@ def duplicates(
     max_post_num: int | None = None,
     user: str | None = None,
 ) -> NDArray[Any]:
-    """Return a mask of the postsynaptic points to remove, (m,) bool.
+    """Return a mask of the postsynaptic points to remove: a bool array, one value per point.
 
     Args:
         synapses: synapses with positions in voxels of the segmentation.

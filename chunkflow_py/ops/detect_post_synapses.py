@@ -73,7 +73,7 @@ class PostDetector(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by *max_distance* and by three times *min_distance*, in voxels."""
+        """Return *box* grown on each side by *max_distance* + 3 * *min_distance* voxels."""
         from chunkflow_py.segmentation.peaks import REACH
 
         reach = int(self.options["max_distance"]) + REACH * int(self.options["min_distance"])

@@ -275,8 +275,9 @@ def check_format(url: str, format: str, options: Collection[str]) -> None:
 def announced() -> Announced:
     """Return the volumes that this pipeline will create.
 
-    The result maps the address of a volume to a function that returns the `VolumeSpec` of mip 0,
-    or ``None`` if the spec depends on a chunk. All commands of a pipeline get one shared result.
+    The result is a dict from the address of a volume to a function. The function returns the
+    `VolumeSpec` of mip 0, or ``None`` if the spec depends on a chunk. All commands of a pipeline
+    get the same dict, so that one command can read what another command has added.
     """
     context = click.get_current_context()
     volumes: Announced = context.meta.setdefault("chunkflow_py.announced", {})

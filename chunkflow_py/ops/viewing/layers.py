@@ -167,7 +167,6 @@ def _labels_class() -> Any:
 
 
 def _shown(array: NDArray[Any], kind: Kind) -> NDArray[Any]:
-    """Return *array* converted to a dtype that Neuroglancer supports."""
     if array.dtype == bool:
         return array.astype(np.uint8)
     if kind == "segmentation" and array.dtype.kind == "i":

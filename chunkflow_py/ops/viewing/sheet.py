@@ -51,7 +51,7 @@ class Plane:
 
     Attributes:
         name: axes and position of the plane, such as ``xy, z = 32``.
-        image: (rows, columns, 3) red, green and blue, uint8.
+        image: uint8 array of shape (rows, columns, 3) with red, green and blue.
         size_nm: height and width of a pixel, nanometres.
         labels: whether colours stand for labels; the image must then not be averaged.
     """
