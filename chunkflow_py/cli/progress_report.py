@@ -69,7 +69,6 @@ class ProgressReport(ABC):
     def _report_end(
         self, event: str, progress: Progress, *, shows_table: bool, **fields: Any
     ) -> None:
-        """Erase the view, log the numbers of tasks as *event*, and print the table of times."""
         self._shown.close()
         log_event(
             logger,
@@ -188,7 +187,6 @@ class PipelineReport(ProgressReport, Listener):
         return "\n".join(table_lines(rows, progress) + self._traffic_lines())
 
     def _traffic_lines(self) -> list[str]:
-        """Return lines with the bytes that each loader read and decoded, and its missing blocks."""
         lines = []
         for operator in self.progress.operators:
             traffic = operator.hooks.traffic

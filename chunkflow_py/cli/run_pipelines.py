@@ -118,7 +118,7 @@ def _name(operators: Sequence[Operator], taken: set[str]) -> str:
 
 
 def pipeline_of_step(stored: PipelineSource, feed: TaskFeed) -> Pipeline:
-    """Return the checked pipeline of a step, with which a worker process runs the tasks.
+    """Check the pipeline of a step, and return it for a worker process, which runs the tasks.
 
     Args:
         stored: command line, plan and settings of the step, as the spec of the run stores them.

@@ -86,8 +86,8 @@ def mutex_segments(chunk: Chunk, offsets: Sequence[Offset], threshold: float = 0
 
     Args:
         chunk: (c, z, y, x) affinities in [0, 1].
-        offsets: for each channel, the offset (z, y, x) from a voxel to the voxel for which the
-            channel gives the affinity, in voxels.
+        offsets: an offset (z, y, x) in voxels for each channel. The value of the channel at voxel v
+            is the affinity between v and v + offset.
         threshold: affinities above 1 - *threshold* attract; affinities below 1 - *threshold* repel.
 
     Returns:

@@ -48,7 +48,7 @@ def duplicates(
         segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background. Points outside of this
             chunk are never duplicates.
         distance_threshold: largest distance between the points of one contact, voxels.
-        max_distance: distance from the T-bar beyond which points are removed, voxels.
+        max_distance: remove points that are farther from their T-bar than this, voxels.
         max_post_num: largest number of points to keep per T-bar. Points are kept in the order of
             their distance from the T-bar divided by their confidence, the smallest first.
         user: remove only points of this user (default: of all users).

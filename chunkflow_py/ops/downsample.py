@@ -35,8 +35,8 @@ class Downsampler(OperatorBase):
 
     Attributes:
         factor: fine voxels per coarse voxel, zyx.
-        mode: ``mean``, ``mode`` (the most frequent value), or ``auto``: ``mode`` for labels, else
-            ``mean``.
+        mode: ``mean``, ``mode`` (the most frequent value), or ``auto``, which means ``mode`` for
+            labels and ``mean`` for other chunks.
         sparse: ignore fine voxels of label 0, unless all fine voxels of a coarse voxel are 0.
         input_name: name of the chunk to shrink.
         output_name: name of the result.

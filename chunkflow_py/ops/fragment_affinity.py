@@ -58,7 +58,8 @@ class FragmentMaker(OperatorBase):
 
     Attributes:
         options: rule by which voxels choose edges.
-        layout: order of the channels, and at which of two voxels their affinity is stored.
+        layout: order of the channels, and which of the two voxels of an affinity stores the
+            affinity.
         edges_path: URL of a folder or prefix for the edges; ``None`` if there are no tasks.
         input_name, output_name: names of the affinities and of the fragments.
         access: credentials and billing of requests to cloud storage.

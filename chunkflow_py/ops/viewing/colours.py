@@ -83,7 +83,7 @@ def range_and_rule(
             chunks and maps, the default is the whole range.
 
     Returns:
-        The two values, of which the second is larger, and a description of the choice, such as
+        The two values (the second one is larger) and a description of the choice, such as
         ``percentiles 1 and 99.5``; the description is empty if the range does not
         depend on the voxels.
     """

@@ -116,7 +116,6 @@ class RunLog:
 
 
 def _voxels(box: Any) -> int | None:
-    """Return the number of voxels in *box*, or ``None`` if *box* is not the text of a box."""
     try:
         return Region.parse(str(box)).bbox.voxels
     except ChunkflowError:
