@@ -114,8 +114,8 @@ def configure_logging(
     Args:
         verbose: whether to log messages of level info; if false, the lowest level is warning.
         debug: whether to log the messages of all levels; overrides *verbose* and *level*.
-        as_json: whether to write JSON lines; if true, the log messages and warnings of other
-            libraries are also written, as JSON lines.
+        as_json: whether to write JSON lines. If true, log messages and warnings of other libraries
+            also become JSON lines.
         level: lowest level to log, such as ``error``; overrides *verbose*.
         log_file: file to which the log messages are also appended, with their time.
 

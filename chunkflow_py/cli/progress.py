@@ -87,7 +87,7 @@ class Activity:
 
     Attributes:
         operator: name of the operator.
-        stage: stage of the operator: read, compute or write.
+        stage: ``read``, ``compute`` or ``write``.
         box: box of the task.
         since: time at which the operator started on the task, seconds of `time.monotonic`.
         done: number of finished units of work, such as patches.
@@ -128,7 +128,7 @@ class Progress(ABC):
             process. A worker counts a task as failed only after the last attempt at the task.
         voxels: number of voxels in the boxes of done and skipped tasks.
         written_bytes: bytes that done and skipped tasks stored; 0 for a pipeline without a ledger.
-        seconds: name of an operator -> seconds that the operator ran, summed over all tasks.
+        seconds: dict from the name of an operator to its seconds, summed over all tasks.
     """
 
     def __init__(self, total: int | None) -> None:

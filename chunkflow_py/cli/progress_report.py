@@ -236,7 +236,7 @@ def table_lines(seconds: Mapping[str, float], progress: Progress) -> list[str]:
     """Return the lines of a table of each operator's seconds; the last line counts the tasks.
 
     Args:
-        seconds: name of an operator -> seconds.
+        seconds: dict from the name of an operator to its seconds.
         progress: elapsed time and numbers of tasks and voxels.
     """
     elapsed_s, ended, voxels = progress.elapsed_s, progress.ended, progress.voxels

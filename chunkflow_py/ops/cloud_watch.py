@@ -43,8 +43,8 @@ def cloud_watch(log: dict[str, Any], log_name: str = "chunkflow") -> None:
 
     if not isinstance(log.get("timer"), dict):
         msg = (
-            "the log must have the key 'timer', with the seconds of each operator; its keys are "
-            f"{', '.join(log) or 'none'}"
+            "the log must have the key 'timer', with the seconds of each operator; this log has "
+            f"the keys {', '.join(log) or 'none'}"
         )
         raise OptionError(msg)
     service = CloudWatch(log_name)

@@ -49,8 +49,8 @@ def duplicates(
             chunk are never duplicates.
         distance_threshold: largest distance between the points of one contact, voxels.
         max_distance: remove points that are farther from their T-bar than this, voxels.
-        max_post_num: largest number of points to keep per T-bar. Points are kept in the order of
-            their distance from the T-bar divided by their confidence, the smallest first.
+        max_post_num: largest number of points to keep per T-bar. The points with
+            the smallest ratio of distance (from the T-bar) to confidence are kept.
         user: remove only points of this user (default: of all users).
 
     Raises:

@@ -54,8 +54,9 @@ class LogSummary:
 
     Attributes:
         log_dir: URL of the folder of the logs.
-        output_size: output extent of a task, voxels, zyx; ``None``: extent of the box in each log.
-        plot: URL of a PNG file for a plot of the times; ``None``: draw no plot.
+        output_size: extent of the output of a task, voxels, zyx; ``None`` means the extent of the
+            box in each log.
+        plot: URL of a PNG file for a plot of the times; ``None`` draws no plot.
     """
 
     log_dir: str = "./log"

@@ -61,7 +61,7 @@ class ObjectMasker(OperatorBase):
     Attributes:
         dust_size_threshold: remove objects with fewer voxels in the chunk than this.
         selected_obj_ids: ids to keep, separated by commas, or path or URL of a JSON file that holds
-            a list of ids; ``None``: keep all.
+            a list of ids; with ``None``, all are kept.
         keeps_voxels: whether the output has the dtype, the channels and the kind of the input.
     """
 

@@ -104,7 +104,7 @@ class ContrastNormalizer(OperatorBase):
 
     Attributes:
         options: arguments of `normalize_contrast` except the levels.
-        levels: histograms of whole slices, for all tasks; ``None``: histograms of each chunk.
+        levels: histograms of whole slices, for all tasks; with ``None``, each chunk has its own.
         cut_remedy: advice if the result depends on how the volume is divided; else ``None``.
     """
 

@@ -53,7 +53,7 @@ def saving_options(
     Args:
         block_names: spellings of the option for the block size.
         encodings: encodings that the format supports.
-        encoding: default encoding; ``None``: the format decides.
+        encoding: default encoding; ``None`` lets the format decide.
     """
     return together(
         option_headings(
@@ -131,7 +131,7 @@ def block_size_option(volume: str, *names: str, default: str | None) -> Decorato
     Args:
         volume: words that name the volume in the help.
         names: spellings of the option.
-        default: words that describe the default in the help; ``None``: the option is required.
+        default: words that describe the default in the help; with ``None``, the option is required.
     """
     return zyx_option(
         *names,
@@ -161,7 +161,7 @@ def encoding_option(
         volume: words that name the volume in the help.
         short: short spelling of the option.
         choices: encodings that the format supports.
-        default: default encoding; ``None``: the format decides.
+        default: default encoding; ``None`` lets the format decide.
     """
     shown: dict[str, Any] = {"default": default, "show_default": True} if default else {}
     return click.option(

@@ -151,7 +151,7 @@ def _row(
     if overlay is not None and overlay.bbox != chunk.bbox:
         msg = (
             f"the labels have box {overlay.bbox} and cannot be drawn over chunk {name!r}, which "
-            f"has box {chunk.bbox}; crop one of them"
+            f"has box {chunk.bbox}; crop the labels or the chunk"
         )
         raise ChunkError(msg)
     array = single_channel(chunk.array)
