@@ -95,7 +95,7 @@ def commands() -> tuple[str, ...]:
 
 
 def more() -> tuple[str, ...]:
-    """Return the names of the operators in other packages, except names of this package."""
+    """Return the names of the operators that other packages add to this package."""
     return tuple(sorted(installed_operators.installed().keys() - set(commands())))
 
 

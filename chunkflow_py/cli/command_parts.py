@@ -69,15 +69,14 @@ def check_source_first(commands: Sequence[Operator | Source | Subcommand]) -> No
     for command in commands[1:]:
         if isinstance(command, Source):
             msg = (
-                f"{command.name} makes the tasks of a pipeline, so it must come first; after "
-                f"{commands[0].name}, it would discard the results of {commands[0].name}; move "
-                f"{command.name} to the front"
+                f"{command.name} makes the tasks of a pipeline, and would discard the results of "
+                f"{commands[0].name}, which comes before it; move {command.name} to the front"
             )
             raise OptionError(msg)
 
 
 def operators_of(commands: Sequence[Operator | Source | Subcommand]) -> Iterator[Operator]:
-    """Yield the operators of a pipeline, including an operator that its source applies to tasks."""
+    """Yield the operators of a pipeline, and the operator that a source applies to its tasks."""
     for command in commands:
         if isinstance(command, Operator):
             yield command

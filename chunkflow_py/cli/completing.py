@@ -145,7 +145,6 @@ def candidates(
 
 
 def _values(place: CursorPosition, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the possible values of *param*, or file names if *param* accepts any text."""
     values = param.shell_complete(click.Context(place.command), incomplete)
     if not values and isinstance(param.type, click.types.StringParamType):
         return [CompletionItem(incomplete, type="file")]
@@ -183,10 +182,7 @@ class _Fish(shell_completion.FishComplete):
 
 
 def _whole_arguments(items: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
-    """Return *items*; if *incomplete* begins with ``--option=``, put this text before each item.
-
-    zsh and fish replace the whole argument at the cursor, not only the text after ``=``.
-    """
+    # zsh and fish replace the whole argument at the cursor, not only the text after ``=``.
     name, joined, _ = incomplete.partition("=")
     if not (joined and name.startswith("--")):
         return items
@@ -194,10 +190,7 @@ def _whole_arguments(items: list[CompletionItem], incomplete: str) -> list[Compl
 
 
 class _Bash(shell_completion.BashComplete):
-    """Completion for bash; this class splits the typed line into arguments.
-
-    bash itself would also split the line at ``=`` and ``:``.
-    """
+    # This class splits the typed line, because bash would also split it at ``=`` and ``:``.
 
     source_template: ClassVar[str] = """\
 %(complete_func)s() {

@@ -41,7 +41,6 @@ class GpuWatch:
         self._ended = threading.Event()
 
     def __enter__(self) -> GpuWatch:
-        """Start polling, if nvidia-smi is installed and CUDA_VISIBLE_DEVICES is not empty."""
         if shutil.which("nvidia-smi") and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
             threading.Thread(target=self._run, name="gpu-use", daemon=True).start()
         return self

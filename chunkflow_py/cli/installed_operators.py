@@ -26,7 +26,7 @@ GROUP = "chunkflow_py.operators"
 
 @lru_cache(maxsize=1)
 def installed() -> dict[str, str]:
-    """Return the operators of other packages: name -> ``module`` or ``module:attribute``."""
+    """Return a dict from operator name to entry point: ``module`` or ``module:attribute``."""
     operators: dict[str, str] = {}
     for text in _entry_point_files():
         _, _, section = text.partition(f"[{GROUP}]\n")
@@ -39,10 +39,6 @@ def installed() -> dict[str, str]:
 
 
 def _entry_point_files() -> Iterator[str]:
-    """Yield the texts of the entry point files that contain the name of the group `GROUP`.
-
-    The files come in the order of ``sys.path``.
-    """
     for folder in sys.path:
         try:
             entries = sorted(Path(folder).iterdir())
@@ -59,7 +55,7 @@ def _entry_point_files() -> Iterator[str]:
 
 
 def path_of(name: str) -> Path | None:
-    """Return the file of an operator, or ``None`` if the file cannot be found without an import."""
+    """Return the file of an operator; ``None`` if finding the file needs an import."""
     package, *modules = installed()[name].partition(":")[0].split(".")
     spec = find_spec(package)  # imports nothing for a name without dots
     if spec is None or spec.origin is None:

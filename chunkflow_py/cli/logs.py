@@ -112,10 +112,10 @@ def configure_logging(
     """Send the log messages of this package to stderr.
 
     Args:
-        verbose: lowest level to log: info if true, warning if false.
+        verbose: whether to log messages of level info; if false, the lowest level is warning.
         debug: whether to log the messages of all levels; overrides *verbose* and *level*.
-        as_json: whether to write JSON lines; if true, the log messages and warnings of other
-            libraries are also written, as JSON lines.
+        as_json: whether to write JSON lines. If true, log messages and warnings of other libraries
+            also become JSON lines.
         level: lowest level to log, such as ``error``; overrides *verbose*.
         log_file: file to which the log messages are also appended, with their time.
 
@@ -224,7 +224,6 @@ def _line(when: float, level: str, event: str, fields: dict[str, Any]) -> str:
 
 
 def _printable(value: Any) -> Any:
-    """Return *value* for JSON, with numbers rounded to six decimals and text without secrets."""
     match value:
         case str():
             from chunkflow_py.store.store_address import public

@@ -31,10 +31,10 @@ def run_phase(
     """Run a pipeline on all its tasks, even if some of the tasks fail.
 
     Args:
-        make: function with the parameters ``ahead``, ``listener`` and ``dry_run`` that returns the
-            pipeline; if *processes* is greater than 1, the function must be picklable.
+        make: function that returns the pipeline. Its parameters are ``ahead``, ``listener`` and
+            ``dry_run``. If *processes* is greater than 1, the function must be picklable.
         description: what the pipeline does, for messages, such as ``converting em``.
-        processes: number of processes that run the tasks; 1 is this process.
+        processes: number of processes that run the tasks; 1 means that this process runs the tasks.
         at_end: function to call at the end; its arguments are the numbers of done tasks, skipped
             tasks and all tasks. A dry run does not call the function.
 
@@ -88,12 +88,12 @@ def _failures(
 
 
 def threads_of(parallel: int | None, processes: int) -> int | None:
-    """Return the number of threads that each process may use.
+    """Return the number of threads that each process may use; ``None`` means one per core.
 
     Args:
-        parallel: value of the option ``--parallel``, which is returned if the option is given;
-            otherwise the cores are divided equally among the processes.
-        processes: number of processes; for 1, ``None`` is returned, which means all cores.
+        parallel: value of the option ``--parallel``. If the option is not given (``None``), several
+            processes divide the cores equally, and a single process uses all cores.
+        processes: number of processes.
     """
     if parallel is not None or processes == 1:
         return parallel

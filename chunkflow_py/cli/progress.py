@@ -87,7 +87,7 @@ class Activity:
 
     Attributes:
         operator: name of the operator.
-        stage: stage of the operator: read, compute or write.
+        stage: ``read``, ``compute`` or ``write``.
         box: box of the task.
         since: time at which the operator started on the task, seconds of `time.monotonic`.
         done: number of finished units of work, such as patches.
@@ -128,7 +128,7 @@ class Progress(ABC):
             process. A worker counts a task as failed only after the last attempt at the task.
         voxels: number of voxels in the boxes of done and skipped tasks.
         written_bytes: bytes that done and skipped tasks stored; 0 for a pipeline without a ledger.
-        seconds: name of an operator -> seconds that the operator ran, summed over all tasks.
+        seconds: dict from the name of an operator to its seconds, summed over all tasks.
     """
 
     def __init__(self, total: int | None) -> None:
@@ -148,7 +148,7 @@ class Progress(ABC):
 
     @property
     def voxels_per_second(self) -> float | None:
-        """Recent speed in voxels per second; ``None`` before a task with voxels has ended."""
+        """Recent speed in voxels per second; ``None`` until a task that has voxels has ended."""
         with self._lock:
             return self._pace.per_second if self.voxels else None
 
@@ -385,7 +385,7 @@ class WorkerProgress(Progress):
         return None if done is None or not self.total else done / self.total
 
     def left_s(self) -> float | None:
-        """Return the seconds until the step ends if all workers keep their recent speed."""
+        """Return the estimated seconds until the step ends, at the recent speed of all workers."""
         done = self.by_all
         with self._lock:
             pace = self._tasks.per_second

@@ -43,8 +43,8 @@ class ProgressReport(ABC):
     """Show the progress of a pipeline or a worker, and print a table of times at the end.
 
     Args:
-        show_progress: whether to show the progress, as a view if stderr is a terminal, otherwise
-            as a line per task.
+        show_progress: whether to show the progress. On a terminal, the progress is shown as a view;
+            elsewhere, as one line per task.
         show_table: whether to print the table of times at the end.
     """
 
@@ -55,7 +55,7 @@ class ProgressReport(ABC):
 
     @property
     def shows_view(self) -> bool:
-        """Whether progress is shown as a view on the terminal that is updated in place."""
+        """Whether the terminal shows a progress view, which is updated in place."""
         return self.show_progress and not writes_json() and is_terminal(sys.stderr)
 
     @property
@@ -69,7 +69,6 @@ class ProgressReport(ABC):
     def _report_end(
         self, event: str, progress: Progress, *, shows_table: bool, **fields: Any
     ) -> None:
-        """Erase the view, log the numbers of tasks as *event*, and print the table of times."""
         self._shown.close()
         log_event(
             logger,
@@ -95,8 +94,8 @@ class PipelineReport(ProgressReport, Listener):
     """Report of a pipeline that runs in this process.
 
     Args:
-        show_progress: whether to show the progress, as a view if stderr is a terminal, otherwise
-            as a line per task; ``None`` means yes.
+        show_progress: whether to show the progress; ``None`` means yes. On a terminal, the progress
+            is shown as a view; elsewhere, as one line per task.
         show_table: whether to print the table of times at the end.
 
     Attributes:
@@ -188,7 +187,6 @@ class PipelineReport(ProgressReport, Listener):
         return "\n".join(table_lines(rows, progress) + self._traffic_lines())
 
     def _traffic_lines(self) -> list[str]:
-        """Return lines with the bytes that each loader read and decoded, and its missing blocks."""
         lines = []
         for operator in self.progress.operators:
             traffic = operator.hooks.traffic
@@ -238,7 +236,7 @@ def table_lines(seconds: Mapping[str, float], progress: Progress) -> list[str]:
     """Return the lines of a table of each operator's seconds; the last line counts the tasks.
 
     Args:
-        seconds: name of an operator -> seconds.
+        seconds: dict from the name of an operator to its seconds.
         progress: elapsed time and numbers of tasks and voxels.
     """
     elapsed_s, ended, voxels = progress.elapsed_s, progress.ended, progress.voxels

@@ -34,8 +34,8 @@ def step_pipelines(
 
     Args:
         parts: commands that follow the subcommand on the command line.
-        first: name of the first step (default: the name of the last operator of this step that runs
-            a network, or else of the last operator that computes).
+        first: name of the first step. By default, the step is named after its last operator that
+            runs a network; without a network, after its last operator that computes.
         mip: value of the global option ``--mip``.
         device_class: value of ``--device-class``: ``same`` or ``any``.
 
@@ -118,7 +118,7 @@ def _name(operators: Sequence[Operator], taken: set[str]) -> str:
 
 
 def pipeline_of_step(stored: PipelineSource, feed: TaskFeed) -> Pipeline:
-    """Return the checked pipeline of a step, with which a worker process runs the tasks.
+    """Check the pipeline of a step, and return it for a worker process, which runs the tasks.
 
     Args:
         stored: command line, plan and settings of the step, as the spec of the run stores them.

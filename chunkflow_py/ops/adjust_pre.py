@@ -42,13 +42,14 @@ def adjust_pre(
 ) -> Synapses:
     """Return *synapses* with each T-bar moved to the middle of the dark spot around it.
 
+    The middle of a dark spot is the voxel with the largest distance to the nearest voxel that is
+    not dark. Distances above *radius* times the shortest edge of a voxel count as equal.
+
     Args:
         synapses: synapses with positions in voxels of the image.
         image: (z, y, x) or (1, z, y, x), any real dtype.
         img_threshold: value below which a voxel is dark, in the unit of the voxels.
-        radius: largest move of a T-bar along each axis, voxels. The middle of a dark spot is the
-            voxel with the largest distance to the nearest voxel that is not dark; distances above
-            *radius* times the shortest edge of a voxel count as equal.
+        radius: largest move of a T-bar along each axis, voxels.
 
     Raises:
         ChunkError: the image has several channels.
@@ -100,7 +101,7 @@ class Adjuster(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by twice the radius, the region on which T-bars in *box* depend."""
+        """Return *box* grown by twice the radius: this region affects the T-bars in *box*."""
         return box.grow((2 * self.radius,) * 3)
 
     def __call__(self, task: Task) -> Task:

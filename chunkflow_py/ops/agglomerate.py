@@ -86,8 +86,8 @@ def mutex_segments(chunk: Chunk, offsets: Sequence[Offset], threshold: float = 0
 
     Args:
         chunk: (c, z, y, x) affinities in [0, 1].
-        offsets: for each channel, the offset (z, y, x) from a voxel to the voxel for which the
-            channel gives the affinity, in voxels.
+        offsets: an offset (z, y, x) in voxels for each channel. The value of the channel at voxel v
+            is the affinity between v and v + offset.
         threshold: affinities above 1 - *threshold* attract; affinities below 1 - *threshold* repel.
 
     Returns:
@@ -133,7 +133,7 @@ class Agglomerator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """If ids must be unique in the volume, check that the tasks in *outline* allow this."""
+        """If ids must be unique in the volume, check that the tasks allow unique ids."""
         if self.numbering:
             self.numbering.prepare(outline)
 
@@ -156,7 +156,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """The scoring function as text, if the operator compiles and runs this function as C++."""
+        """C++ text of the scoring function; empty if the operator compiles no such function."""
         return score_code(self.settings) if self.offsets is None else ()
 
     def __call__(self, task: Task) -> Task:

@@ -46,8 +46,8 @@ def aggregate_skeleton_fragments(
 
     Args:
         fragments: fragments of the object; the result depends on their order.
-        dust_threshold: length below which connected pieces are removed, nanometres.
-        tick_threshold: length below which branches are removed, nanometres.
+        dust_threshold: remove connected pieces that are shorter than this, nanometres.
+        tick_threshold: remove branches that are shorter than this, nanometres.
 
     Raises:
         MissingExtraError: kimimaro is not installed.

@@ -29,8 +29,8 @@ def cloud_watch(log: dict[str, Any], log_name: str = "chunkflow") -> None:
     """Send the operator times in the log of a task to CloudWatch.
 
     Args:
-        log: log of a task, as savers write it: ``{"timer": {label: seconds}, "compute_device":
-            name}``.
+        log: log of a task in the form that savers write:
+            ``{"timer": {label: seconds}, "compute_device": name}``.
         log_name: the namespace of the metrics.
 
     Raises:
@@ -43,8 +43,8 @@ def cloud_watch(log: dict[str, Any], log_name: str = "chunkflow") -> None:
 
     if not isinstance(log.get("timer"), dict):
         msg = (
-            "the log must have the key 'timer', with the seconds of each operator; its keys are "
-            f"{', '.join(log) or 'none'}"
+            "the log must have the key 'timer', with the seconds of each operator; this log has "
+            f"the keys {', '.join(log) or 'none'}"
         )
         raise OptionError(msg)
     service = CloudWatch(log_name)

@@ -51,8 +51,8 @@ def connected_components(
     Args:
         chunk: (z, y, x) or (1, z, y, x), any real dtype. With a threshold, it may also be an
             affinity map (3, z, y, x), whose channels are averaged.
-        threshold: value above which a voxel is foreground, in the unit of the voxels. ``None``: the
-            chunk is a mask or a segmentation, and neighbours of equal value are connected.
+        threshold: a voxel above this value is foreground; in the unit of the voxels. With ``None``,
+            the chunk is a mask or a segmentation, and neighbours of equal value are connected.
         connectivity: 6 (neighbours share a face), 18 (a face or an edge) or 26 (also a corner).
         numbering: rule that makes labels unique in the volume (default: labels are unique only in
             the chunk).

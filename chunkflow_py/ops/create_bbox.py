@@ -17,7 +17,8 @@ def create_bbox(start: Zyx, stop: Zyx | None = None, size: Zyx | None = None) ->
     """Return the box from *start* to *stop*, or from *start* with extent *size* (voxels, zyx).
 
     Raises:
-        OptionError: neither *stop* nor *size* is given, they disagree, or the box would be empty.
+        OptionError: neither *stop* nor *size* is given, *stop* and *size* disagree, or the box
+            would be empty.
     """
     start, end = region_of(start, stop, size, names=("--start", "--stop", "--size"))
     if end is None:

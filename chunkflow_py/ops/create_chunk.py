@@ -41,10 +41,11 @@ def create_chunk(
         size: extent, voxels, zyx.
         dtype: type of the voxels.
         pattern: ``zero``, ``sin`` or ``random``. If the dtype is floating point or uint8, the
-            chunk is an image in [0, 1] or [0, 255]. ``sin`` is then a product of three sine waves
-            with a period of 32 voxels from global position 0, and ``random`` is uniform noise. For
-            other dtypes, the chunk has the labels 0 to 4. ``sin`` then makes slabs across the
-            diagonal, as in chunkflow 1.x, and ``random`` makes blocks of 8×8×8 voxels.
+            chunk is an image with values in [0, 1] (floating point) or [0, 255] (uint8). ``sin`` is
+            then a product of three sine waves with a period of 32 voxels from global position 0,
+            and ``random`` is uniform noise. For other dtypes, the chunk has the labels 0 to 4.
+            ``sin`` then makes slabs across the diagonal, as in chunkflow 1.x, and ``random`` makes
+            blocks of 8×8×8 voxels.
         voxel_offset: global position of the first voxel, zyx.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
     """
@@ -101,7 +102,7 @@ class ChunkMaker(OperatorBase):
 
     @hook
     def bounds(self) -> BoundingBox:
-        """Return the box of the chunk; later operators take it as the bounds of the volume."""
+        """Return the box of the chunk, which later operators use as the bounds of the volume."""
         return BoundingBox.from_size(self.voxel_offset, self.size)
 
     @hook

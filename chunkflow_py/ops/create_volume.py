@@ -89,8 +89,8 @@ def command(
 
     if sharded == (task_memory is None) or (sharded and shard_size is not None):
         msg = (
-            "--sharded needs --task-memory, --task-memory needs --sharded, and neither can be "
-            "combined with --shard-size; give --shard-size alone, or --sharded --task-memory 8GB"
+            "shards are chosen either by --shard-size alone, or by --sharded and --task-memory "
+            "together; give, for example, --sharded --task-memory 8GB"
         )
         raise OptionError(msg)
     check_shard(shard_size, options["block_size"])

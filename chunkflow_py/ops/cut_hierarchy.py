@@ -43,9 +43,10 @@ class HierarchyCutter(OperatorBase):
         fragment_table_path: URL of the table that solve-labels has written for the fragments.
         table_path: URL of a folder or prefix to write the table to.
         threshold: segments are merged while 1 - mean affinity is at most this value.
-        min_size: number of voxels below which a segment is united with the neighbour of highest
-            mean affinity; 0 unites no segments.
-        min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
+        min_size: unite a segment of fewer voxels than this with the neighbour of highest mean
+            affinity; 0 unites no segments.
+        min_affinity: a small segment is united with a neighbour only if the mean affinity between
+            them, in [0, 1], is at least *min_affinity*.
         access: credentials and billing of requests to cloud storage.
     """
 

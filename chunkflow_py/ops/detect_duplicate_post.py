@@ -41,16 +41,16 @@ def duplicates(
     max_post_num: int | None = None,
     user: str | None = None,
 ) -> NDArray[Any]:
-    """Return a mask of the postsynaptic points to remove, (m,) bool.
+    """Return a mask of the postsynaptic points to remove: a bool array, one value per point.
 
     Args:
         synapses: synapses with positions in voxels of the segmentation.
         segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background. Points outside of this
             chunk are never duplicates.
         distance_threshold: largest distance between the points of one contact, voxels.
-        max_distance: distance from the T-bar beyond which points are removed, voxels.
-        max_post_num: largest number of points to keep per T-bar. Points are kept in the order of
-            their distance from the T-bar divided by their confidence, the smallest first.
+        max_distance: remove points that are farther from their T-bar than this, voxels.
+        max_post_num: largest number of points to keep per T-bar. The points with
+            the smallest ratio of distance (from the T-bar) to confidence are kept.
         user: remove only points of this user (default: of all users).
 
     Raises:

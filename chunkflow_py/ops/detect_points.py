@@ -34,7 +34,8 @@ def detect_points(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float
     Args:
         chunk: (z, y, x) or (1, z, y, x): a map of values in [0, 1], or of integers whose
             largest possible value means 1.
-        min_distance: distance along each axis within which no voxel is higher than a peak, voxels.
+        min_distance: distance in voxels; no voxel within this distance along each axis is higher
+            than a peak.
         threshold_rel: fraction of the map's full scale that peaks exceed, in [0, 1].
 
     Raises:

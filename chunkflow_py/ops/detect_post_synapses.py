@@ -45,7 +45,8 @@ def detect_post_synapses(
         chunk: (z, y, x) or (1, z, y, x): a map of values in [0, 1], or of integers whose
             largest possible value means 1.
         synapses: synapses with T-bars in and near the chunk.
-        min_distance: distance along each axis within which no voxel is higher than a peak, voxels.
+        min_distance: distance in voxels; no voxel within this distance along each axis is higher
+            than a peak.
         threshold_rel: fraction of the map's full scale that peaks exceed, in [0, 1].
         max_distance: largest distance from a T-bar to its points, voxels.
         max_post_num: largest number of points per T-bar.
@@ -73,7 +74,7 @@ class PostDetector(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by *max_distance* and by three times *min_distance*, in voxels."""
+        """Return *box* grown on each side by *max_distance* + 3 * *min_distance* voxels."""
         from chunkflow_py.segmentation.peaks import REACH
 
         reach = int(self.options["max_distance"]) + REACH * int(self.options["min_distance"])

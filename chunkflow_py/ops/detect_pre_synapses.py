@@ -37,7 +37,8 @@ def detect_pre_synapses(
     Args:
         chunk: (z, y, x) or (1, z, y, x): a map of values in [0, 1], or of integers whose
             largest possible value means 1.
-        min_distance: distance along each axis within which no voxel is higher than a T-bar, voxels.
+        min_distance: distance in voxels; no voxel within this distance along each axis is higher
+            than a T-bar.
         threshold_rel: fraction of the map's full scale that T-bars exceed, in [0, 1].
 
     Raises:

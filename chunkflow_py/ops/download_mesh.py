@@ -29,7 +29,7 @@ def download_mesh(url: str, label: int) -> Mesh:
     """Return the mesh of an object, merged from its fragments without duplicate vertices.
 
     Args:
-        url: URL of a precomputed volume whose info file names a folder of meshes, or URL of the
+        url: URL of a folder of meshes, or of a precomputed volume whose info file names such a
             folder.
         label: id of the object.
 

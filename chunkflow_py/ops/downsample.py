@@ -35,8 +35,8 @@ class Downsampler(OperatorBase):
 
     Attributes:
         factor: fine voxels per coarse voxel, zyx.
-        mode: ``mean``, ``mode`` (the most frequent value), or ``auto``: ``mode`` for labels, else
-            ``mean``.
+        mode: ``mean``, ``mode`` (the most frequent value), or ``auto``, which means ``mode`` for
+            labels and ``mean`` for other chunks.
         sparse: ignore fine voxels of label 0, unless all fine voxels of a coarse voxel are 0.
         input_name: name of the chunk to shrink.
         output_name: name of the result.
@@ -74,7 +74,7 @@ class Downsampler(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory if the input has extent *size* (voxels, zyx)."""
+        """Return the peak memory for an input of extent *size* (voxels, zyx)."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         return None if size is None else OperatorMemory(size // self.factor + 1)

@@ -55,8 +55,8 @@ class FileTasks:
         if not boxes:
             last = -(-total // self.granularity) - 1
             msg = (
-                f"job {self.job_index} has no box in {self.file_path}, which holds {total} "
-                f"boxes; with --granularity {self.granularity} the last job is {last}"
+                f"job {self.job_index} has no box in {self.file_path}, which contains {total} "
+                f"boxes; with --granularity {self.granularity}, the last job is {last}"
             )
             raise OptionError(msg)
         return boxes

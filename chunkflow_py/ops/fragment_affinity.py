@@ -58,8 +58,9 @@ class FragmentMaker(OperatorBase):
 
     Attributes:
         options: rule by which voxels choose edges.
-        layout: order of the channels, and at which of two voxels their affinity is stored.
-        edges_path: URL of a folder or prefix for the edges; ``None`` without tasks.
+        layout: order of the channels, and which of the two voxels of an affinity stores the
+            affinity.
+        edges_path: URL of a folder or prefix for the edges; ``None`` if there are no tasks.
         input_name, output_name: names of the affinities and of the fragments.
         access: credentials and billing of requests to cloud storage.
     """
@@ -82,7 +83,7 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the voxel size and dtype, and check that there is a URL for the edges if needed.
+        """Store the voxel size and dtype, and check that ``edges_path`` is given if needed.
 
         Raises:
             OptionError: the tasks divide a volume, but ``edges_path`` is ``None``.
@@ -108,7 +109,7 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory if the input has extent *size* (voxels, zyx)."""
+        """Return the peak memory for an input of extent *size* (voxels, zyx)."""
         if size is None:
             return None
         return OperatorMemory(work=size.product() * _WORK_BYTES.get(self._dtype, _FLOAT_BYTES))

@@ -385,12 +385,7 @@ def _inferencer(
 def _resampled(
     options: Mapping[str, Any], settings: EngineSettings, network: dict[str, Any]
 ) -> Surrounded:
-    """Return an operator that resamples the chunk, runs the network, and resamples the outputs.
-
-    Raises:
-        OptionError: the voxel size of the network is not known, or an option does not work with
-            --resample, or with the entry "foreground" of the statistics file.
-    """
+    """Return an operator that resamples the chunk, runs the network, and resamples the outputs."""
     from chunkflow_py.pipeline.resampled_network import (
         by_voxel_size,
         resampling_around,
@@ -452,7 +447,6 @@ def _is_resampled(options: Mapping[str, Any], settings: EngineSettings) -> bool:
 
 
 def _not_resampled(options: Mapping[str, Any], settings: EngineSettings) -> list[str]:
-    """Return the given options that cannot be combined with --resample."""
     is_after = settings.activate == "after"
     given = {
         "--grid chunk": options["grid"] == "chunk",

@@ -146,9 +146,9 @@ def command(
     if edges_path is not None:
         if volume_path is None or values_path is not None:
             msg = (
-                f"--edges-path {edges_path} needs --volume-path, and cannot be combined with "
-                "--overlap-path or --values-path; give the volume that fragment-affinity has made "
-                "as --volume-path, and leave --overlap-path and --values-path out"
+                f"--edges-path {edges_path} links the fragments of --volume-path; give the volume "
+                "that fragment-affinity has made as --volume-path, and leave --overlap-path and "
+                "--values-path out"
             )
             raise OptionError(msg)
         linker = EdgeLinker(volume_path, edges_path, mip, VolumeOptions(access=access))

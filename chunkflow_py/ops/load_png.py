@@ -5,7 +5,7 @@ Example: chunkflow load-png --path pngs/ --voxel-size 40 4 4 save-h5 --file-name
 The path is a folder, one file, or a prefix: `--path pngs/raw_` reads pngs/raw_00000.png and so on.
 The number in the name of a slice is the z position of the slice. The box of a task, or
 --chunk-size, selects slices by these positions. If all slices are loaded, or if --voxel-offset is
-given, the numbers do not count: the first slice is at --voxel-offset.
+given, the numbers have no effect: the first slice is at --voxel-offset.
 """
 
 from __future__ import annotations

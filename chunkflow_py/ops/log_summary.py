@@ -36,8 +36,8 @@ def log_summary(log_dir: str, output_size: Zyx | None = None) -> RunLog:
 
     Args:
         log_dir: URL of the folder of the logs.
-        output_size: output extent of a task, voxels, zyx, to compute the speed (default: extent of
-            the box in each log).
+        output_size: extent of the output of a task, voxels, zyx. The speed is computed from this
+            extent (default: from the extent of the box in each log).
 
     Raises:
         VolumeNotFoundError: there are no logs in *log_dir*.
@@ -54,8 +54,9 @@ class LogSummary:
 
     Attributes:
         log_dir: URL of the folder of the logs.
-        output_size: output extent of a task, voxels, zyx; ``None``: extent of the box in each log.
-        plot: URL of a PNG file for a plot of the times; ``None``: draw no plot.
+        output_size: extent of the output of a task, voxels, zyx; ``None`` means the extent of the
+            box in each log.
+        plot: URL of a PNG file for a plot of the times; ``None`` draws no plot.
     """
 
     log_dir: str = "./log"

@@ -36,7 +36,7 @@ def mask(chunk: Chunk, keep: NDArray[Any] | BoxMask) -> Chunk:
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any dtype.
-        keep: (z, y, x) bool, of the same extent as the chunk; or the result of
+        keep: bool array (z, y, x) of the same extent as the chunk; or the result of
             `chunkflow_py.volume.mask.box_mask`, which takes less time and memory.
 
     Returns:

@@ -34,8 +34,8 @@ def mask_out_objects(
 
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels of any integer type; 0 is background.
-        dust_size_threshold: number of voxels in the chunk below which an object becomes 0 (default:
-            no limit).
+        dust_size_threshold: objects with fewer voxels in the chunk than this become 0 (default: no
+            limit).
         selected: ids of the objects to keep (default: all).
 
     Returns:
@@ -59,9 +59,9 @@ class ObjectMasker(OperatorBase):
     """Removes small and unselected objects from the chunk of every task.
 
     Attributes:
-        dust_size_threshold: number of voxels in the chunk below which an object is removed.
+        dust_size_threshold: remove objects with fewer voxels in the chunk than this.
         selected_obj_ids: ids to keep, separated by commas, or path or URL of a JSON file that holds
-            a list of ids; ``None``: keep all.
+            a list of ids; with ``None``, all are kept.
         keeps_voxels: whether the output has the dtype, the channels and the kind of the input.
     """
 
@@ -73,7 +73,7 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Advice on objects that task boundaries cut; ``None`` if only ids select objects."""
+        """Advice for objects cut by task boundaries; ``None`` if objects are chosen by id only."""
         if self.is_local:
             return None
         return "join labels first (stitch-labels), then remove small objects from the whole volume"

@@ -56,7 +56,8 @@ class ContactMeasurer(OperatorBase):
         graph_path: URL of a folder or prefix for the graph.
         task_size: size of the tasks, voxels, zyx.
         max_threshold: regions are merged while 1 - mean affinity is at most this value.
-        layout: order of the channels, and at which of two voxels their affinity is stored.
+        layout: order of the channels, and which of the two voxels of an affinity stores the
+            affinity.
         input_name, affinity_name: names of the fragments and of the affinities.
         access: credentials and billing of requests to cloud storage.
     """
@@ -93,7 +94,7 @@ class ContactMeasurer(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory if the input has extent *size* (voxels, zyx)."""
+        """Return the peak memory for an input of extent *size* (voxels, zyx)."""
         if size is None:
             return None
         voxels = size.product()

@@ -49,12 +49,13 @@ def merge_annotations(
         access: credentials and billing of requests to cloud storage.
 
     Returns:
-        Records of the objects written, whose content depends only on annotations and settings.
+        Records of the written objects. The content of these objects depends only on the
+        annotations and *settings*.
 
     Raises:
         VolumeError: a task has stored no annotations, or stored annotations are damaged or have
             different kinds, properties or relations.
-        ChunkError: an annotation lies outside the bounds.
+        ChunkError: an annotation lies outside the bounds of the annotated volume.
     """
     from chunkflow_py.store import open_store
     from chunkflow_py.store.store_protocol import Access

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RegionMerger(OperatorBase):
-    """Merges the regions in each box of a level; a box covers 2 x 2 x 2 boxes of the level below.
+    """Merges the regions in each box of a level; a box joins 2 x 2 x 2 boxes of the previous level.
 
     Attributes:
         graph_path: URL of the graph that measure-contacts has written.
@@ -60,7 +60,11 @@ class RegionMerger(OperatorBase):
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """URLs of the lower levels to read: the level below or, for the hierarchy, all levels."""
+        """URLs of the graphs that this level reads.
+
+        Level k reads the graph of level k - 1. If level k also stores the hierarchy, it reads the
+        graphs of all levels from 0 to k - 1.
+        """
         first = self.level - 1 if self.hierarchy_path is None else 0
         return tuple(f"{place_of(self.graph_path)}/level-{k}" for k in range(first, self.level))
 
@@ -100,7 +104,7 @@ class RegionMerger(OperatorBase):
 
         Raises:
             GeometryError: the box of the task does not belong to the level.
-            VolumeError: an object of the level below is missing or damaged.
+            VolumeError: a stored object of the previous level is missing or damaged.
         """
         from chunkflow_py.segmentation.agglomeration.graph_levels import (
             merge_level,

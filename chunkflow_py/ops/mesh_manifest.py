@@ -47,8 +47,8 @@ def mesh_manifest(
         url: URL of a folder of meshes, or of a precomputed volume whose info file names such a
             folder.
         digits: number of leading digits of an object id that determine the task of the object.
-        prefix: first digits of the ids of the objects whose task is run (default: run all tasks).
-            With *shards*, number of the only shard to write.
+        prefix: first digits of object ids; only the task of these ids is run (default: run all
+            tasks). With *shards*, number of the only shard to write.
         multires: write meshes with several levels of detail instead of manifests.
         shards: write meshes with several levels of detail into this number of shards, a power of
             two (default: no shards).

@@ -26,8 +26,8 @@ def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype.
-        multiplier: (z, y, x), applied to all channels of *chunk*, or (c, z, y, x) with as many
-            channels as *chunk*; its box must contain the box of *chunk*.
+        multiplier: (c, z, y, x) with as many channels as *chunk*, or (z, y, x), which multiplies
+            every channel. The box of *multiplier* must contain the box of *chunk*.
 
     Returns:
         A chunk with the box of *chunk*. If both chunks hold integers, the result has the dtype of

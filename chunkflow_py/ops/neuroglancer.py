@@ -45,7 +45,7 @@ class Neuroglancer(OperatorBase):
         bind_address: address to listen on; with 127.0.0.1, only this machine can connect.
         open: whether to open the viewer in the browser.
         segments: ids of segments to select initially.
-        mesh_path: URL of a folder of meshes; ``None``: compute meshes from the chunk.
+        mesh_path: URL of a folder of meshes; with ``None``, meshes are computed from the chunk.
         volumes: addresses of stored volumes to show.
     """
 

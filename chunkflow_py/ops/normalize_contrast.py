@@ -55,7 +55,7 @@ def normalize_contrast(
         lower_clip_fraction: fraction of the darkest counted voxels to clip, in [0, 1).
         upper_clip_fraction: fraction of the brightest counted voxels to clip, in [0, 1).
         minval: lower limit of the result.
-        maxval: upper limit of the result, to which the upper quantile is mapped.
+        maxval: upper limit of the result; intensity *upper* is mapped to this value.
         per_section: use one histogram per slice (z), instead of one for the whole chunk or volume.
         levels: histograms of whole slices, or their URL (default: the histograms of the chunk). If
             *levels* is a `SectionLevels`, its clip fractions replace *lower_clip_fraction* and
@@ -104,7 +104,7 @@ class ContrastNormalizer(OperatorBase):
 
     Attributes:
         options: arguments of `normalize_contrast` except the levels.
-        levels: histograms of whole slices, for all tasks; ``None``: histograms of each chunk.
+        levels: histograms of whole slices, for all tasks; with ``None``, each chunk has its own.
         cut_remedy: advice if the result depends on how the volume is divided; else ``None``.
     """
 

@@ -3,8 +3,9 @@ r"""Stretch each slice between its own extremes.
 Example: chunkflow load-h5 --file-name raw.h5 normalize-section-shang --nominalmax 255 \
   save-h5 --file-name n.h5
 
-The smallest and the largest intensity of a slice are taken as blank and saturated voxels, so the
-slice is stretched between the second smallest and the second largest intensity. These intensities
+The smallest intensity of a slice is assumed to mean blank voxels, and the largest intensity
+saturated voxels. The slice is therefore stretched between the second smallest and the second
+largest intensity. These intensities
 are computed from each chunk, so the chunks of one slice differ in contrast. If a volume is divided
 into chunks, use normalize-contrast --levels. The result is float32.
 """

@@ -46,8 +46,9 @@ def preview(
     Args:
         chunks: chunks (z, y, x) or (c, z, y, x) by name, of any real dtype.
         width: length of the longest side of each chunk, pixels.
-        contrast: percentiles of each channel to show as black and as white (default: 1 and 99.5;
-            for uint8 chunks and for probability and affinity maps, the whole range).
+        contrast: percentiles of each channel to show as black and as white. The default is 1 and
+            99.5. For uint8 chunks, and for probability and affinity maps, the default is the whole
+            range.
         overlay: labels to draw, half transparent, over the chunks that are not segmentations.
         time: time index of the chunks, for the titles.
 

@@ -68,7 +68,7 @@ class Relabeller(OperatorBase):
         table_path: URL of the table.
         input_name, output_name: names of the input and the output chunk.
         access: credentials and billing of requests to cloud storage.
-        objects: counter of the objects in all tasks; ``None``: do not count.
+        objects: counter of the objects in all tasks; with ``None``, objects are not counted.
     """
 
     table_path: str

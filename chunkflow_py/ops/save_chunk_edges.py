@@ -53,9 +53,10 @@ class ChunkEdgeSaver(OperatorBase):
     Attributes:
         graph_path: URL of a folder or prefix for the graph.
         graph_chunk_size: size of a chunk of the graph, voxels, zyx.
-        spatial_bits: number of bits of an id that store the position of the id's chunk along each
-            axis (default: as few as the volume needs).
-        layout: order of the channels, and at which of two voxels their affinity is stored.
+        spatial_bits: number of bits per axis in which an id stores the coordinates of its chunk
+            (default: as few as the volume needs).
+        layout: order of the channels, and which of the two voxels of an affinity stores the
+            affinity.
         input_name: name of the supervoxels.
         fragments_name, segments_name, affinity_name: names of the other chunks.
         access: credentials and billing of requests to cloud storage.

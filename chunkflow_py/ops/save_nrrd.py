@@ -35,9 +35,9 @@ def save_nrrd(
     Args:
         chunk: (z, y, x) or (c, z, y, x), any numeric dtype.
         path: path of the file; an existing file is replaced.
-        dtype: type to convert the voxels to (default: the type of the chunk). If *dtype* is
-            uint8, floating-point probabilities and affinities, and floating-point values in [0, 1]
-            of unknown kind, are multiplied by 255.
+        dtype: type to convert the voxels to (default: the type of the chunk). With uint8,
+            floating-point voxels are multiplied by 255 if they are probabilities or affinities, or
+            if their kind is unknown and all of them are in [0, 1].
         encoding: ``gzip``, ``bzip2`` or ``raw``; parts can be read only from raw files.
 
     Raises:

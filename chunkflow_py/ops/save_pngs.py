@@ -31,11 +31,12 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
     """Write each slice of *chunk* to a PNG file that is named after the z of the slice.
 
     Args:
-        chunk: (z, y, x), (1, z, y, x), or an affinity map (3, z, y, x), of which the mean of x and
-            y is saved.
+        chunk: (z, y, x), (1, z, y, x), or an affinity map (3, z, y, x). For an affinity map, the
+            mean of the channels x and y is saved.
         folder: path or URL of a folder in any store; it is created if it is missing.
-        dtype: ``uint8`` or ``uint16``. Floating-point probabilities and affinities, and
-            floating-point values in [0, 1] of unknown kind, are multiplied by 255 or 65535.
+        dtype: ``uint8`` or ``uint16``. Floating-point voxels are multiplied by 255 or 65535 if they
+            are probabilities or affinities, or if their kind is unknown and all of them are in
+            [0, 1].
 
     Raises:
         ChunkError: the chunk has several channels and is not an affinity map, or a voxel does not

@@ -5,8 +5,8 @@ Example: chunkflow load-h5 --file-name map.h5 detect-points --output-name point_
 
 A name without .h5, .hdf5 or .csv is a prefix or a folder: with `--file-path points_`, the task
 0-64_0-512_0-512 writes points_0-64_0-512_0-512.h5, or .csv with `--format csv`. An HDF5 file holds
-the datasets points (n, 3), voxel_size and confidences; positions and sizes are zyx. A CSV file has
-the columns z, y, x (voxels), z_nm, y_nm, x_nm and confidence.
+the datasets points (of shape n × 3), voxel_size and confidences; positions and sizes are zyx. A CSV
+file has the columns z, y, x (voxels), z_nm, y_nm, x_nm and confidence.
 """
 
 from __future__ import annotations

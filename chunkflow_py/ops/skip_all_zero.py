@@ -42,7 +42,7 @@ class ZeroSkipper(OperatorBase):
 
     Attributes:
         input_name: name of the chunk.
-        flags: empty file for each skipped task; ``None``: write no files.
+        flags: empty file for each skipped task; ``None`` writes no files.
         adjust_size: voxels by which the box in the file name is larger than the box of the chunk or
             task on each side.
         chunk_bbox: whether to name the file after the box of the chunk, not of the task.

@@ -33,7 +33,7 @@ class NoneSkipper(OperatorBase):
 
     Attributes:
         input_name: name of the item.
-        flags: empty file for each skipped task; ``None``: write no files.
+        flags: empty file for each skipped task; ``None`` writes no files.
     """
 
     input_name: str = "chunk"

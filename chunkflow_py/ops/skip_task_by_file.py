@@ -53,7 +53,7 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None`` if existing files mark finished tasks, whose outputs are kept; else empty."""
+        """``None`` if the operator skips tasks that are done; an empty text in other modes."""
         return None if self.mode == "exist" else ""
 
     @hook

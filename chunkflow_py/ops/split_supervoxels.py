@@ -34,8 +34,8 @@ class SupervoxelSplitter(OperatorBase):
 
     Attributes:
         graph_chunk_size: size of a chunk of the graph, voxels, zyx.
-        spatial_bits: number of bits of an id that store the position of the id's chunk along each
-            axis (default: as few as the volume needs).
+        spatial_bits: number of bits per axis in which an id stores the coordinates of its chunk
+            (default: as few as the volume needs).
         input_name, output_name: names of the labels and of the result.
     """
 

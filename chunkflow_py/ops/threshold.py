@@ -74,7 +74,7 @@ class Thresholder(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that the options fit the dtype and channels of the chunks, as far as known."""
+        """Check that the options fit the dtype and channels of the chunks, if these are known."""
         if (voxels := outline.voxels) is not None:
             _check_channel(self.channel, voxels.channels)
             check_threshold(self.threshold, voxels.dtype, voxels.kind)

@@ -55,7 +55,7 @@ class BackendContract:
         return torch.rand(shape, generator=generator)
 
     def test_returns_floats_of_either_patch_size(self, backend):
-        """Results are (n, channels, z, y, x) floats, and zyx is the input or output patch size."""
+        """Results are floats (n, channels, z, y, x) of the input or the output patch size."""
         result = backend(self.batch())
         assert result.dtype.is_floating_point
         assert tuple(result.shape[:2]) == (self.batch_size, self.num_output_channels)

@@ -131,7 +131,7 @@ class TransformContract:
 
     @pytest.mark.parametrize("key", list(arrays()))
     def test_a_local_transform_needs_no_more_than_it_asks_for(self, operator, key):
-        """If `is_local` is true, output in a box depends only on the required input of the box."""
+        """If `is_local` is true, output in a box depends only on input in `required_input(box)`."""
         made = operator.main([], standalone_mode=False)
         array, kind = arrays()[key]
         whole = Chunk(array, BOX.start, (40, 4, 4), kind, BOX)

@@ -28,7 +28,7 @@ class QueueContract:
     """Tests of everything that `chunkflow_py.queue.queue_protocol.Queue` promises.
 
     Attributes:
-        short_lease_s: duration, in seconds, of a lease whose end a test waits for.
+        short_lease_s: duration, in seconds, of leases that expire while a test waits.
         many_messages: number of messages that a test sends to measure the memory of `send`;
             ``None`` skips this test.
         counts_are_exact: whether the counts of messages are exact immediately after a change.

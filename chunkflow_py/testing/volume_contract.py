@@ -84,7 +84,7 @@ class VolumeContract:
         scheme: scheme of the format in addresses, such as ``precomputed``.
         shard_size: size of the shards of the volumes that are created, or ``None`` for no shards.
         settings: further arguments of `create_volume`.
-        checked: encodings with which any damage inside a block is detected.
+        checked: encodings that detect any damage inside a block.
     """
 
     scheme: str

@@ -66,7 +66,7 @@ def test_a_job_without_boxes_is_refused(path):
     line = f"fetch-task-from-file -f {path} -i 3 -g 2 create-chunk"
     result = CliRunner().invoke(cli, line.split())
     assert result.exit_code == 2
-    assert "holds 5" in result.output
+    assert "contains 5" in result.output
     assert "the last job is 2" in " ".join(result.output.split())
 
 

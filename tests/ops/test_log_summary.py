@@ -72,7 +72,9 @@ BROKEN = [
 def test_malformed_logs_are_named_and_left_out(tmp_path, caplog):
     """Each of them is a warning with its name; only all of them are an error."""
     url = logs(str(tmp_path), *BROKEN)
-    with pytest.raises(VolumeError, match=rf"none of the {len(BROKEN)} files in .* is a log; 0"):
+    with pytest.raises(
+        VolumeError, match=rf"none of the {len(BROKEN)} files in .* is a log; for example, 0"
+    ):
         log_summary(url)
     open_store(url).put("good.json", json.dumps(log(a=1)).encode())
     caplog.clear()

@@ -156,7 +156,7 @@ def command(
 
 
 def _check_describes() -> None:
-    """Refuse options that apply only to copying, because a script may have left out DST by mistake.
+    """Refuse options that apply only to copying, if DST is missing.
 
     Raises:
         OptionError: an option that applies only to copying is given.

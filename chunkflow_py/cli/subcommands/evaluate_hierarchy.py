@@ -131,9 +131,9 @@ def _scores(
     both = region if bbox is None else region.intersection(bbox)
     if both.is_empty:
         msg = (
-            f"the fragments cover {fragments.bounds} and the ground truth covers {bodies.bounds} "
-            "(zyx, voxels), which have no voxel in common"
-            f"{'' if bbox is None else f' in --bbox {bbox}'}; check the voxel offsets, and --bbox"
+            f"the fragments ({fragments.bounds}) and the ground truth ({bodies.bounds}) have no "
+            f"voxel in common{'' if bbox is None else f' inside --bbox {bbox}'} (zyx, voxels); "
+            "check the voxel offsets, and --bbox"
         )
         raise GeometryError(msg)
     boxes = BoxGrid.covering(both, settings.size.low(Zyx(*both.size)), respect_stop=True)

@@ -110,7 +110,6 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
 
 
 def _planned_steps(parts: Sequence[Part]) -> list[PlannedStep]:
-    """Return the steps of the run to plan; a pipeline without a source of tasks is one step."""
     from chunkflow_py.cli.command_parts import check_source_first, operators_of
     from chunkflow_py.cli.run_pipelines import step_pipelines
     from chunkflow_py.errors import OptionError

@@ -65,16 +65,18 @@ class AffinitySegmentation:
         bounds: bounds of the affinities, voxels, zyx.
         task_size: size of the tasks, voxels, zyx.
         mip: level of the affinities.
-        layout: command-line arguments for the order of the channels, and for the voxel of a pair at
-            which an affinity is stored.
+        layout: command-line arguments that describe the affinities: the order of their channels,
+            and at which of its two voxels an affinity is stored.
         fragments: command-line arguments for the method and the thresholds of fragment-affinity.
         threshold: two regions are merged if 1 - mean affinity between them is at most *threshold*.
         max_threshold: highest threshold that the hierarchy allows.
         min_size: segments with fewer than *min_size* voxels are united with a neighbour; 0 unites
             no segments.
-        min_affinity: smallest mean affinity to a neighbour at which a small segment is united.
+        min_affinity: a small segment is united with a neighbour only if the mean affinity between
+            them is at least *min_affinity*.
         saving: command-line arguments of save-volume for a new volume of segments.
-        supervoxels: URL of the volume of supervoxels (fragments); ``None`` for none.
+        supervoxels: URL of the volume of supervoxels (fragments) to make; ``None`` makes no such
+            volume.
     """
 
     source: str
@@ -230,7 +232,7 @@ def _parts(steps: Steps) -> list[Part]:
 
 
 def command_line(steps: Steps) -> str:
-    """Return the arguments with which ``submit`` would submit the steps, one command per line."""
+    """Return the arguments that submit the steps with ``submit``, with one command per line."""
     lines: list[str] = []
     for name, commands in steps.items():
         lines.append(f"then --stage {name}" if lines else f"--stage {name}")

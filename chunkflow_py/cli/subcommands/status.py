@@ -176,7 +176,7 @@ def _statuses(read_status: Callable[[], RunStatus], seconds: float) -> Iterator[
 
 
 def _counts(status: RunStatus) -> object:
-    """Return the status without the speeds, because a change of a speed is not printed."""
+    # A change of a speed is not printed.
     steps = [
         (step.totals.finished, step.totals.dead, step.totals.failures, step.closed)
         for step in status.stages

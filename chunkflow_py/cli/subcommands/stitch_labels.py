@@ -103,8 +103,8 @@ def command(**options: Any) -> Callable[[], None]:
             raise OptionError(msg)
     if options["overlap_path"] and options["values_path"]:
         msg = (
-            f"--values-path {options['values_path']} cannot be combined with --overlap-path, which "
-            "links labels that share voxels, not labels that touch; leave --values-path out"
+            f"--values-path {options['values_path']} is for labels that touch, but --overlap-path "
+            "links labels that share voxels; leave one of these two options out"
         )
         raise OptionError(msg)
 

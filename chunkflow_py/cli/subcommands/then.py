@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pipeline_subcommand
 @click.option("--stage", help="Name of the step that begins.  [default: name of its main operator]")
 def command(stage: str | None) -> Callable[..., Any]:
-    """Return a function with which submit, run and plan get the name of the step."""
+    """Return a function that gives the name of the step to submit, run and plan."""
 
     def act(parts: Any = None) -> str | None:
         if parts is not None:

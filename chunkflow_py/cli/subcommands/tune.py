@@ -165,7 +165,6 @@ def _read(place: str) -> NDArray[np.float32]:
 
 
 def _best_command(tuning: Tuning, best: Measurement, network: dict[str, Any]) -> str:
-    """Return the inference command, with all options, that uses the settings of *best*."""
     import shlex
 
     from chunkflow_py.store.fetched_files import shown_address

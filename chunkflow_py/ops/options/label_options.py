@@ -86,7 +86,7 @@ def check_single_task(outline: Any, name: str) -> None:
     """Check that a pipeline has only one task.
 
     Args:
-        outline: what is known about the tasks before the first task, an `Outline`.
+        outline: what the pipeline knows about its tasks before the first task runs.
         name: name of the operator.
 
     Raises:
@@ -105,7 +105,7 @@ def check_task_boxes(outline: Any, name: str, purpose: str) -> None:
     """Check that tasks have boxes.
 
     Args:
-        outline: what is known about the tasks before the first task, an `Outline`.
+        outline: what the pipeline knows about its tasks before the first task runs.
         name: name of the operator.
         purpose: what the operator does with the boxes, for the message.
 

@@ -103,8 +103,8 @@ def patch_size_options(*, default: str) -> Decorator:
     """Declare the sizes and the overlap of the patches that the network processes.
 
     Args:
-        default: text in brackets after the help of --input-patch-size, which says what happens if
-            the option is not given.
+        default: text in brackets at the end of the help of --input-patch-size. The text says which
+            patch size is used if the option is not given.
     """
     return together(
         zyx_option(

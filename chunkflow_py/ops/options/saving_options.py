@@ -53,7 +53,7 @@ def saving_options(
     Args:
         block_names: spellings of the option for the block size.
         encodings: encodings that the format supports.
-        encoding: default encoding; ``None``: the format decides.
+        encoding: default encoding; ``None`` lets the format decide.
     """
     return together(
         option_headings(
@@ -131,7 +131,7 @@ def block_size_option(volume: str, *names: str, default: str | None) -> Decorato
     Args:
         volume: words that name the volume in the help.
         names: spellings of the option.
-        default: words that describe the default in the help; ``None``: the option is required.
+        default: words that describe the default in the help; with ``None``, the option is required.
     """
     return zyx_option(
         *names,
@@ -161,7 +161,7 @@ def encoding_option(
         volume: words that name the volume in the help.
         short: short spelling of the option.
         choices: encodings that the format supports.
-        default: default encoding; ``None``: the format decides.
+        default: default encoding; ``None`` lets the format decide.
     """
     shown: dict[str, Any] = {"default": default, "show_default": True} if default else {}
     return click.option(
@@ -275,8 +275,9 @@ def check_format(url: str, format: str, options: Collection[str]) -> None:
 def announced() -> Announced:
     """Return the volumes that this pipeline will create.
 
-    The result maps the address of a volume to a function that returns the `VolumeSpec` of mip 0,
-    or ``None`` if the spec depends on a chunk. All commands of a pipeline get one shared result.
+    The result is a dict from the address of a volume to a function. The function returns the
+    `VolumeSpec` of mip 0, or ``None`` if the spec depends on a chunk. All commands of a pipeline
+    get the same dict, so that one command can read what another command has added.
     """
     context = click.get_current_context()
     volumes: Announced = context.meta.setdefault("chunkflow_py.announced", {})

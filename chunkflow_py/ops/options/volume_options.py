@@ -50,7 +50,8 @@ def voxel_size_option(*short: str, instead_of: str) -> Decorator:
 
     Args:
         short: short spellings of the option.
-        instead_of: whose voxel size the option replaces, for the help, such as ``the volume's``.
+        instead_of: words for the help that say whose voxel size the option replaces, such as
+            ``the volume's``.
     """
     return floats_option(
         "--voxel-size",

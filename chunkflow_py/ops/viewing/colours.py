@@ -77,13 +77,13 @@ def range_and_rule(
     instead.
 
     Args:
-        array: any shape, real.
+        array: real numbers in an array of any shape.
         kind: meaning of the voxels.
-        contrast: percentiles to show as black and as white (default: 1 and 99.5; for uint8 chunks
-            and maps, the whole range).
+        contrast: percentiles to show as black and as white. The default is 1 and 99.5. For uint8
+            chunks and maps, the default is the whole range.
 
     Returns:
-        The two values, of which the second is larger, and a description of the choice, such as
+        The two values (the second one is larger) and a description of the choice, such as
         ``percentiles 1 and 99.5``; the description is empty if the range does not
         depend on the voxels.
     """
@@ -143,7 +143,7 @@ def grey(array: NDArray[Any], limits: tuple[float, float]) -> NDArray[np.uint8]:
     """Return *array* as grey levels: 0 up to the lower limit, 255 from the upper limit on.
 
     Args:
-        array: any shape, real; NaN becomes black.
+        array: real numbers in an array of any shape; NaN becomes black.
         limits: values to show as black and as white.
     """
     low, high = limits
@@ -159,11 +159,12 @@ def colours_of_channels(
     """Return a colour image: the sum of the channels, each in its own colour.
 
     Args:
-        array: (c, ...); only the first six channels are shown.
-        limits: values to show as black and as the full colour, of each channel.
+        array: array of shape (c, ...); only the first six channels are shown.
+        limits: for each channel, the value to show as black and the value to show as the full
+            colour.
 
     Returns:
-        (..., 3) red, green and blue, uint8.
+        A uint8 array of shape (..., 3) with red, green and blue.
     """
     shown = array[: len(CHANNEL_RGB)]
     channels = np.stack([grey(*each) for each in zip(shown, limits, strict=False)])
@@ -178,10 +179,10 @@ def colours_of_labels(labels: NDArray[Any]) -> NDArray[np.uint8]:
     so consecutive labels have different hues. All colours are bright, unlike the background.
 
     Args:
-        labels: any shape, integers.
+        labels: integers in an array of any shape.
 
     Returns:
-        (..., 3) red, green and blue, uint8.
+        A uint8 array of shape (..., 3) with red, green and blue.
     """
     mixed = labels.astype(np.uint64)
     with np.errstate(over="ignore"):
@@ -204,8 +205,8 @@ def overlaid(image: NDArray[np.uint8], labels: NDArray[Any]) -> NDArray[np.uint8
     """Return *image* with the colours of *labels* drawn over it, half transparent, except label 0.
 
     Args:
-        image: (..., 3) red, green and blue.
-        labels: (...) integers.
+        image: array of shape (..., 3) with red, green and blue.
+        labels: integers, in an array with the shape of *image* without the last axis.
     """
     mixed = np.where(labels[..., None] == 0, image, image * 0.6 + colours_of_labels(labels) * 0.4)
     return np.rint(mixed).astype(np.uint8)

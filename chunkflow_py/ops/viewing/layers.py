@@ -57,7 +57,7 @@ def layer_of(
         voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of the chunk).
         segments: ids to select initially in a segmentation.
         meshes: address of a folder with meshes of the segmentation, in the form that Neuroglancer
-            takes; ``None``: compute the meshes.
+            takes; with ``None``, the meshes are computed.
 
     Raises:
         ChunkError: the labels are not integers, or are negative, or the chunk has several channels.
@@ -167,7 +167,6 @@ def _labels_class() -> Any:
 
 
 def _shown(array: NDArray[Any], kind: Kind) -> NDArray[Any]:
-    """Return *array* converted to a dtype that Neuroglancer supports."""
     if array.dtype == bool:
         return array.astype(np.uint8)
     if kind == "segmentation" and array.dtype.kind == "i":

@@ -108,5 +108,5 @@ def _object_layers(name: str, item: Any, size: Size) -> list[Layer]:
 
 
 def _vectors(begins: Any, ends: Any) -> Any:
-    """Return the lines as napari vectors (n, 2, 3): start and displacement of each line."""
+    # napari wants the start and the displacement of each line, in an array of shape (n, 2, 3).
     return np.stack([begins, ends - begins], axis=1)

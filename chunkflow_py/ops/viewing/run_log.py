@@ -116,7 +116,6 @@ class RunLog:
 
 
 def _voxels(box: Any) -> int | None:
-    """Return the number of voxels in *box*, or ``None`` if *box* is not the text of a box."""
     try:
         return Region.parse(str(box)).bbox.voxels
     except ChunkflowError:
@@ -130,8 +129,8 @@ def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
 
     Args:
         url: URL of a folder in any store that can be listed.
-        output_size: output extent of a task, voxels, zyx, to compute the speed (default: extent of
-            the box in each log).
+        output_size: extent of the output of a task, voxels, zyx. The speed is computed from this
+            extent (default: from the extent of the box in each log).
 
     Raises:
         VolumeNotFoundError: there are no logs below *url*.
@@ -158,7 +157,7 @@ def read_logs(url: str, output_size: Zyx | None = None) -> RunLog:
                     logger.warning("skipping %s in %s, which is not a log: %s", key, url, error)
     if not run_log.tasks:
         key, reason = next(iter(run_log.malformed.items()))
-        msg = f"none of the {len(keys)} files in {url} is a log; {key}: {reason}"
+        msg = f"none of the {len(keys)} files in {url} is a log; for example, {key}: {reason}"
         raise VolumeError(msg)
     return run_log
 
@@ -197,7 +196,7 @@ def duration(seconds: float) -> str:
 
 
 def plot(run_log: RunLog) -> bytes:
-    """Return a bar plot (PNG) of the mean, least and most seconds per task of each operator.
+    """Return a bar plot (PNG) of the mean, minimum and maximum time of each operator per task.
 
     Raises:
         MissingExtraError: matplotlib is not installed.

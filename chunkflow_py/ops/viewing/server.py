@@ -267,10 +267,6 @@ def _objects_handler() -> type:
         def _read(
             self, key: str, wanted: re.Match[str] | None
         ) -> tuple[int, bytes | None, int | str]:
-            """Return the first position of the range, the bytes, and the size of the object.
-
-            The bytes are ``None`` if the object does not exist. The size is ``*`` if unknown.
-            """
             if wanted and wanted[1]:
                 start, stop = int(wanted[1]), int(wanted[2]) + 1
                 return start, self._store.get_range(key, start, stop), "*"

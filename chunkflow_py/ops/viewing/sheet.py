@@ -51,7 +51,7 @@ class Plane:
 
     Attributes:
         name: axes and position of the plane, such as ``xy, z = 32``.
-        image: (rows, columns, 3) red, green and blue, uint8.
+        image: uint8 array of shape (rows, columns, 3) with red, green and blue.
         size_nm: height and width of a pixel, nanometres.
         labels: whether colours stand for labels; the image must then not be averaged.
     """
@@ -151,7 +151,7 @@ def _row(
     if overlay is not None and overlay.bbox != chunk.bbox:
         msg = (
             f"the labels have box {overlay.bbox} and cannot be drawn over chunk {name!r}, which "
-            f"has box {chunk.bbox}; crop one of them"
+            f"has box {chunk.bbox}; crop the labels or the chunk"
         )
         raise ChunkError(msg)
     array = single_channel(chunk.array)
