@@ -48,14 +48,15 @@ class Histogram:
     """Number of voxels of each value, by channel and section (z).
 
     Attributes:
-        counts: (c, s, n) int64; s is 1 if sections are counted together. Without *bins*, entry i
-            counts the voxels of value ``lowest + i``. With *bins*, the first entry counts the
-            voxels below all bins, the last entry the voxels above all bins, and each other entry
-            the voxels of one bin.
+        counts: array of shape (c, s, n), int64: channels, sections, values. s is 1 if sections are
+            counted together. Without *bins*, entry i counts the voxels of value ``lowest + i``.
+            With *bins*, the first entry counts the voxels below all bins, the last entry the voxels
+            above all bins, and each other entry the voxels of one bin.
         lowest: without *bins*, the value that the first entry counts.
         bins: bins of floating-point voxels; ``None`` if each value is counted.
-        moments: (c, s, 5) float64, only with *bins*: number of voxels, their mean, sum of squared
-            deviations from the mean, least and largest value.
+        moments: only with *bins*: array of shape (c, s, 5), float64. The five numbers are the
+            number of voxels, their mean, the sum of squared deviations from the mean, the least
+            value and the largest value.
         not_finite: number of NaN and infinite voxels, which are not counted.
     """
 
@@ -106,9 +107,9 @@ class Histogram:
         return replace(self, counts=self.counts[:, :, first : last + 1], lowest=self.lowest + first)
 
     def without_zeros(self, number: int) -> Histogram:
-        """Return the histogram of the same voxels but for *number* zeros in each channel.
+        """Return the histogram of all sections without *number* of the zeros in each channel.
 
-        The sections are counted together. Works only without *bins*.
+        Works only without *bins*.
 
         Raises:
             ChunkError: a channel has fewer zeros.
@@ -258,7 +259,7 @@ def _in_bins(
 
 
 def _joined(moments: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Combine the moments of all sections, (c, s, 5) to (c, 1, 5); Chan, Golub, LeVeque 1983."""
+    # The formula for the moments of a union is that of Chan, Golub and LeVeque (1983).
     number, mean, squares, least, largest = np.moveaxis(moments, 2, 0)
     total = number.sum(axis=1)
     some = np.maximum(total, 1)

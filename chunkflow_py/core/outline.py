@@ -75,7 +75,7 @@ class Outline:
 
     @property
     def bounds(self) -> BoundingBox | None:
-        """The smallest box around the domain and all tasks; a new output volume must cover it."""
+        """The smallest box around the domain and all tasks; output volumes must cover this box."""
         if self.domain is None or self.region is None:
             return self.domain or self.region
         return self.domain.hull(self.region)

@@ -23,9 +23,10 @@ class Points:
     """Points in a volume, with optional confidences.
 
     Attributes:
-        positions: (n, 3), zyx, voxels: indices of the voxels that contain the points.
+        positions: array of shape (n, 3): indices, zyx, of the voxels that contain the points.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
-        confidences: (n,) in [0, 1], or ``None`` if there are none.
+        confidences: array of shape (n,) of numbers in [0, 1]; ``None`` if the points have no
+            confidences.
     """
 
     positions: NDArray[Any]
@@ -54,7 +55,7 @@ class Points:
 
     @property
     def positions_nm(self) -> NDArray[Any]:
-        """The centres of the points' voxels, (n, 3), zyx, nanometres.
+        """The centres of the points' voxels, nanometres, zyx: an array of shape (n, 3).
 
         Voxel i reaches from i·size to (i + 1)·size.
         """

@@ -65,7 +65,7 @@ _LARGEST = 2**24  # of the numbers of a fraction, so that positions fit into 64 
 
 
 class _Taps(NamedTuple):
-    """For each voxel of the result, its input voxels along one axis; each input voxel is a tap.
+    """The input voxels along one axis that make each voxel of the result, called its taps.
 
     Attributes:
         position: (voxels, taps) position of each tap along the axis, in voxels of the volume.
@@ -123,7 +123,7 @@ class Resampling:
 
     @property
     def inverse(self) -> tuple[Scale, tuple[Fraction | int, Fraction | int, Fraction | int]]:
-        """Scale and origin of the resampling from the result back to the input."""
+        """Scale and origin of the opposite resampling, from the result to the input."""
         back = self.scale.inverse
         z, y, x = (-at * factor for at, factor in zip(self.origin, back, strict=True))
         return back, (z, y, x)
@@ -208,7 +208,6 @@ class Resampling:
     # --- positions ------------------------------------------------------------------------------
 
     def _span(self, axis: int, voxel: int) -> tuple[int, int]:
-        """Return the first and the last input voxel on which *voxel* of the result depends."""
         factor, method = Fraction(self.scale[axis]), self.methods[axis]
         origin = self.origin[axis]
         if method == "nearest":
@@ -224,17 +223,15 @@ class Resampling:
         return floor(centre - reach) + 1, ceil(centre + reach) - 1
 
     def _keeps(self, axis: int) -> bool:
-        """Return whether the voxels along an axis are those of the input."""
         return self.scale[axis] == 1 and self.origin[axis] == 0
 
     def _numbers(self, axis: int) -> tuple[int, int, int]:
-        """Return p, q and a: result voxel j begins at (j p + a) / q, in input voxels."""
+        # Voxel j of the result begins at (j p + a) / q, in input voxels.
         (p, q), (a, b) = (each[axis].as_integer_ratio() for each in (self.scale, self.origin))
         common = lcm(q, b)
         return p * (common // q), common, a * (common // b)
 
     def _nearest(self, axis: int, target: BoundingBox, box: BoundingBox) -> NDArray[np.int64]:
-        """Return the index in *box* of the input voxel at the centre of each voxel of *target*."""
         p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         index = ((2 * voxels + 1) * p + 2 * a) // (2 * q)
@@ -260,10 +257,7 @@ class Resampling:
         return _normalised(index, weight, box.start[axis], box.stop[axis])
 
     def _overlaps(self, axis: int, target: BoundingBox, box: BoundingBox) -> _Taps:
-        """Return, for each voxel of *target*, the input voxels in *box* that overlap the voxel.
-
-        The weights are the sizes of the overlaps.
-        """
+        # The weights are the sizes of the overlaps.
         p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         first = (voxels * p + a) // q
@@ -385,11 +379,9 @@ def _normalised(
 
 
 def _used(index: NDArray[np.int64], weight: NDArray[np.float64], start: int, stop: int) -> _Taps:
-    """Remove taps that no voxel uses; replace other unused taps by a used tap of their voxel.
-
-    A voxel does not use a tap of weight 0. Even such a tap must not read a voxel outside of the
-    required input, because that voxel could be NaN, and 0 times NaN is NaN.
-    """
+    # A tap of weight 0 must not read a voxel outside of the required input: that voxel could be
+    # NaN, and 0 times NaN is NaN. Therefore, such a tap is removed if its weight is 0 for all
+    # voxels, and otherwise replaced by a tap that its voxel uses.
     columns = (weight != 0).any(axis=0)
     if not columns.any():
         columns[0] = True
@@ -403,7 +395,6 @@ def _used(index: NDArray[np.int64], weight: NDArray[np.float64], start: int, sto
 def _weighted(
     array: NDArray[Any], axis: int, taps: _Taps, start: int, number: type[Any]
 ) -> NDArray[Any]:
-    """Return the sums of *array* along *axis*, weighted by *taps*, as type *number*."""
     index, weight = taps.position - start, taps.weight.astype(number)
     shape = list(array.shape)
     shape[axis] = len(index)
@@ -430,11 +421,12 @@ def _weighted(
 
 
 def _most(labels: NDArray[Any], shares: NDArray[np.float64]) -> NDArray[Any]:
-    """Return the label with the largest sum of shares for each voxel; if equal, the smallest.
+    """Return, for each voxel, the label with the largest sum of shares; of equals, the smallest.
 
     Args:
-        labels: (candidates, voxels), labels of the input voxels that overlap each voxel.
-        shares: (candidates, voxels), size of each overlap, a whole number.
+        labels: array of shape (candidates, voxels): labels of the input voxels that overlap each
+            voxel.
+        shares: array of shape (candidates, voxels): sizes of the overlaps, whole numbers.
     """
     # Most voxels lie inside an object: all candidates with a share are equal.
     reference = labels[np.argmax(shares > 0, axis=0), np.arange(labels.shape[1])]
