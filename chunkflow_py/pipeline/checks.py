@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Append an error of the ``with`` block to *problems*; if *problems* is ``None``, raise it."""
+    """Append an error of the ``with`` block to *problems*; raise it if *problems* is ``None``."""
     try:
         yield
     except ChunkflowError as error:

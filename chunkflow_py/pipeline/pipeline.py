@@ -8,8 +8,8 @@ source -> load, load | filter, inference | save
 - The stages run in different threads. Between two stages, up to ``--ahead`` tasks wait.
 - Inference starts a task before the previous task is finished.
 - Thread-safe loaders and savers process several tasks at once, with one thread per task.
-- Before the first task, the pipeline computes, from the last operator back to the loaders, which
-  input each operator needs for its output. A loader then knows how large a margin to read.
+- Before the first task, the pipeline computes which input each operator needs for its output. It
+  begins with the last operator and ends with the loaders, which then know the margin to read.
 """
 
 from __future__ import annotations
@@ -89,8 +89,6 @@ class _Item(NamedTuple):
 
 
 class _Made:
-    """Properties of an operator's output, derived from its first input *item* and its hooks."""
-
     def __init__(self, item: _Item) -> None:
         self.item = item
         self._voxels: Voxels | dict[str, Voxels] | None = None

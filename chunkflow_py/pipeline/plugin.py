@@ -174,7 +174,8 @@ def split_options(
 
     Each option that is not among *params* takes the next argument as its value, and any Python
     literals directly behind this argument as further values: ``--size 3 1 1`` has three values. The
-    values end at the name of a command or at another option. An option without values is True.
+    values end at the name of a command or at another option. An option without values has the value
+    True.
 
     Args:
         params: parameters of the command.

@@ -72,7 +72,7 @@ class Exchange:
 
     @property
     def recomputation(self) -> float:
-        """Number of computed patches, divided by the number for a single task covering the volume."""
+        """`computed` divided by `ideal`."""
         return self.computed / max(1, self.ideal)
 
 
@@ -295,9 +295,9 @@ def exchange_if_it_pays(
 ) -> Callable[[BoxGrid], Exchange | None]:
     """Return a function that estimates the exchange of patches for another task size.
 
-    The function returns ``None`` if the exchange does not pay at that size. The exchange pays if
-    writing and reading the parts takes no longer than the network time that the exchange saves at
-    the present size.
+    The function returns ``None`` if the exchange does not pay at that size. The exchange pays there
+    if writing and reading the parts takes no longer than the network time that the exchange saves
+    at the present size.
 
     Args:
         gain: gain at the present task size.
