@@ -368,7 +368,7 @@ class BoundingBox:
         return BoundingBox(self.start.low(other.start), self.stop.high(other.stop))
 
     def coarser(self, factor: Iterable[int]) -> BoundingBox:
-        """Return the smallest box of voxels *factor* times larger that covers this box.
+        """Return the smallest box that covers this box, in voxels that are *factor* times larger.
 
         Wherever the box begins, coarse voxel k covers the fine voxels from k·factor up to, but not
         including, (k+1)·factor. Therefore, the start is rounded down and the stop is rounded up.
