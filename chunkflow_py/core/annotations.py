@@ -1,11 +1,11 @@
 """Annotations: points, lines, boxes or ellipsoids, with ids, properties and related segments.
 
-| kind                        | geometry of one annotation, voxels, zyx   |
-|-----------------------------|-------------------------------------------|
-| `point`                     | (1, 3): the position                      |
-| `line`                      | (2, 3): both ends                         |
-| `axis_aligned_bounding_box` | (2, 3): two opposite corners              |
-| `ellipsoid`                 | (2, 3): the centre, then the radii        |
+| kind                        | geometry of one annotation, in voxels, zyx        |
+|-----------------------------|---------------------------------------------------|
+| `point`                     | array of shape (1, 3): the position               |
+| `line`                      | array of shape (2, 3): both ends                  |
+| `axis_aligned_bounding_box` | array of shape (2, 3): two opposite corners       |
+| `ellipsoid`                 | array of shape (2, 3): the centre, then the radii |
 
 Positions are continuous: voxel i reaches from i to i + 1, as in Neuroglancer.
 """
@@ -258,7 +258,10 @@ class Annotations:
         return len(self.geometry)
 
     def hull(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the two corners of the smallest box around each annotation, both (n, 3), zyx."""
+        """Return the corners of the smallest box around each annotation: start and stop.
+
+        Start and stop are arrays of shape (n, 3), zyx.
+        """
         if self.kind == "ellipsoid":
             middle, radii = self.geometry[:, 0], self.geometry[:, 1]
             return middle - radii, middle + radii
@@ -356,7 +359,7 @@ def take_lists(
     The lists are stored one after the other in *values*.
 
     Args:
-        counts: (n,) length of each list.
+        counts: array of shape (n,): length of each list.
         values: elements of the first list, then of the second, and so on.
         rows: indices of the lists to return, in the order of the result.
     """

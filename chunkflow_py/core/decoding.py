@@ -116,7 +116,6 @@ def _gunzip() -> Any:
 
 
 def _streams(new: Callable[[], Any], data: Any, most: int, *, alone: bool = False) -> bytes:
-    """Decode one stream or, unless *alone* is true, several concatenated streams."""
     parts: list[bytes] = []
     room = most + 1
     for _ in range(_STREAMS):
@@ -168,7 +167,6 @@ def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> byte
 
 
 def _in_room(decoder: Callable[..., Any], data: Any, most: int, **room: int) -> bytes:
-    """Decode *data* with a codec of imagecodecs; *room* is the size of the output buffer."""
     try:
         return bytes(decoder(data, **room))
     except RuntimeError as error:

@@ -458,7 +458,7 @@ class _Blocks:
         return np.frombuffer(content, self._dtype).reshape(self.extent)
 
     def _content(self, mask: int, data: Any) -> Any:
-        """Return the decoded bytes of a block; for szip, only check the size of the block."""
+        # Of a block compressed with szip, only the size is checked; HDF5 decodes the block.
         steps = [code for n, code in enumerate(self._codes) if not mask >> n & 1]
         most = self._size + _CHECKSUMS
         if steps and steps[-1] == _FLETCHER:

@@ -150,10 +150,11 @@ def histogram_of(
     """Count the voxels of an array by value.
 
     Args:
-        array: (z, y, x) or (c, z, y, x), any real dtype.
+        array: voxels, of shape (z, y, x) or (c, z, y, x) and any real dtype.
         bins: required for floating point and for integers in a wide range (default: count each
             value).
-        mask: (z, y, x); voxels where the mask is false are not counted (default: count all).
+        mask: array of shape (z, y, x); voxels where the mask is false are not counted (default:
+            count all voxels).
         per_section: count each section (z) separately instead of all sections together.
 
     Raises:
@@ -197,11 +198,11 @@ def value_counts(
     """Count the voxels of each value from *lowest* on, by channel and section.
 
     Args:
-        channels: (c, z, y, x), integers.
+        channels: array of integers, of shape (c, z, y, x).
         lowest: the first value to count.
         number: number of values to count (default: as many as there are from 0 to the largest value
             of the dtype).
-        mask: (z, y, x); voxels where the mask is false are not counted.
+        mask: array of shape (z, y, x); voxels where the mask is false are not counted.
         per_section: count each section (z) separately instead of all sections together.
 
     Returns:

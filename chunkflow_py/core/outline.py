@@ -220,7 +220,7 @@ class BoxIndex:
     """
 
     def __init__(self, boxes: Boxes) -> None:
-        """Sort the boxes of a list into cells as large as the largest box."""
+        # The boxes of a list are sorted into cells as large as the largest box.
         self._scaled: tuple[ScaledBoxes, BoxIndex] | None = None
         if isinstance(boxes, ScaledBoxes):
             self._scaled = boxes, BoxIndex(boxes.boxes)

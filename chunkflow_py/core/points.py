@@ -37,7 +37,8 @@ class Points:
         """Check the shapes of the arrays.
 
         Raises:
-            ChunkError: positions are not (n, 3), or confidences are not (n,).
+            ChunkError: the shape of positions is not (n, 3), or the shape of confidences is not
+                (n,).
         """
         if self.positions.ndim != 2 or self.positions.shape[1] != 3:
             msg = f"points must be an array of shape (n, 3), zyx; got shape {self.positions.shape}"

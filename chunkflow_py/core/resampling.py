@@ -68,8 +68,9 @@ class _Taps(NamedTuple):
     """The input voxels along one axis that make each voxel of the result, called its taps.
 
     Attributes:
-        position: (voxels, taps) position of each tap along the axis, in voxels of the volume.
-        weight: (voxels, taps) weight of each tap; 0 for taps that are not used.
+        position: array of shape (voxels, taps): position of each tap along the axis, in voxels of
+            the volume.
+        weight: array of shape (voxels, taps): weight of each tap; 0 for taps that are not used.
     """
 
     position: NDArray[np.int64]
@@ -156,7 +157,8 @@ class Resampling:
         """Return the resampled voxels.
 
         Args:
-            array: (z, y, x) or (c, z, y, x), any real dtype; bool only with the methods for labels.
+            array: voxels, of shape (z, y, x) or (c, z, y, x) and any real dtype; bool only with the
+                methods for labels.
             box: box of *array*, in input voxels.
             target: box to compute, in voxels of the result.
             domain: bounds of the input volume, in input voxels. If *box* lacks input voxels that
@@ -238,7 +240,6 @@ class Resampling:
         return np.clip(index, box.start[axis], box.stop[axis] - 1) - box.start[axis]
 
     def _taps(self, axis: int, target: BoundingBox, box: BoundingBox) -> _Taps:
-        """Return the input voxels in *box* and their weights for each voxel of *target*."""
         p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         # The centre is at ((2 j + 1) p + 2 a - q) / 2 q, in voxels from that of input voxel 0.
@@ -299,7 +300,6 @@ class Resampling:
     def _vote(
         self, array: NDArray[Any], box: BoundingBox, target: BoundingBox, out: NDArray[Any]
     ) -> None:
-        """Write to *out*, for each voxel, the label that covers most of the voxel (see `_most`)."""
         z, y, x = (self._overlaps(axis, target, box) for axis in range(3))
         start = box.start
 

@@ -235,7 +235,8 @@ class Synapses:
                 raise ChunkError(msg) from error
             msg = (
                 f"{what} does not contain synapses in a known format ({error}); it must be a "
-                "list of DVID elements, or contain pre (n, 3) and, optionally, post (m, 4)"
+                "list of DVID elements, or contain pre, of shape (n, 3), and optionally post, of "
+                "shape (m, 4)"
             )
             raise VolumeError(msg) from error
         return synapses if voxel_size_nm is None else replace(synapses, voxel_size_nm=voxel_size_nm)

@@ -108,7 +108,6 @@ class Task:
             raise MissingChunkError(msg) from None
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Store *value* as the item (chunk or other result) called *name*."""
         self.items[name] = value
 
     def chunk(self, name: str) -> Chunk:

@@ -139,7 +139,6 @@ def _reads_its_box(operator: Operator) -> bool:
 
 
 def _both(place: ArrayAddress, other: ArrayAddress) -> str:
-    """Return the address *place* for a message, with *other* if it is spelled differently."""
     from chunkflow_py.store.store_address import without_secrets
 
     shown = without_secrets(place.text)

@@ -60,7 +60,7 @@ def divide(
         ctx: context of the command, for messages.
 
     Raises:
-        click.NoSuchOption: an option is neither in *own* nor in *others*.
+        click.NoSuchOption: an option belongs to neither group.
     """
     divided: tuple[list[str], list[str]] = [], []
     rest = list(arguments)

@@ -178,7 +178,6 @@ class Pipeline:
         in_place: bool = False,
         listener: Listener | None = None,
     ) -> None:
-        """Number the operators that share a name, and store the settings."""
         self.operators = [
             each for operator in operators for each in (*operator.before, operator, *operator.after)
         ]
@@ -580,7 +579,6 @@ class Pipeline:
 
 
 def _boxes_after(operator: Operator, boxes: Boxes, scale: Scale) -> Boxes:
-    """Return the boxes that tasks have after *operator*; an error names the operator."""
     try:
         return moved_boxes(boxes, operator.hooks, scale)
     except GeometryError as error:

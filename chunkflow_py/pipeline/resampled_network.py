@@ -176,7 +176,6 @@ class InputResampler(Resampler):
             self._grid = InputGrid(domain, size_nm, self._scale, method, domain)
 
     def _grid_of(self, domain: BoundingBox, size_nm: tuple[float, float, float]) -> InputGrid:
-        """Return the grid of an input with these bounds and voxel size, according to the rule."""
         if self.rule is None:
             scale = self.factor or Scale.between(self._size_nm(size_nm), size_nm)
             return InputGrid(domain, size_nm, scale, self.method, domain)  # type: ignore[arg-type]

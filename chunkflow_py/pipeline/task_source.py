@@ -250,7 +250,6 @@ class Planner:
         return kept
 
     def _part(self, total: int) -> range:
-        """Return the numbers of the selected tasks; each time point has *total* tasks."""
         first, end = self.selected
         times = self._time_range or range(1)
         before = times.start * total  # numbers begin at time point 0

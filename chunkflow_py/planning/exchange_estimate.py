@@ -248,7 +248,6 @@ def exchange_protocol(reads: Sequence[Transfer], writes: Sequence[Transfer]) -> 
 
 
 def _read_bytes(seen: Observation, reads: Sequence[Transfer]) -> float:
-    """Return the compressed bytes that some loaders have read for the tasks of a pilot."""
     found = 0.0
     for each in reads:
         stored, _, needed = seen.traffic.get(each.operator, (0, 0, 0))

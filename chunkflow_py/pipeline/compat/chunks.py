@@ -201,7 +201,6 @@ class Chunk(NDArrayOperatorsMixin):
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """Apply a ufunc to the arrays; results of the chunk's shape become chunks."""
         arrays = [value.array if isinstance(value, Chunk) else value for value in inputs]
         outs = kwargs.get("out", ())
         first = next(value for value in (*inputs, *outs) if isinstance(value, Chunk))
