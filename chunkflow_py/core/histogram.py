@@ -107,12 +107,12 @@ class Histogram:
         return replace(self, counts=self.counts[:, :, first : last + 1], lowest=self.lowest + first)
 
     def without_zeros(self, number: int) -> Histogram:
-        """Return the histogram of all sections without *number* of the zeros in each channel.
+        """Return a histogram with *number* fewer voxels of value 0 in each channel.
 
-        Works only without *bins*.
+        The sections are counted together. This works only without *bins*.
 
         Raises:
-            ChunkError: a channel has fewer zeros.
+            ChunkError: a channel has fewer than *number* zeros.
         """
         whole = self.whole()
         counts, at = whole.counts.copy(), -self.lowest

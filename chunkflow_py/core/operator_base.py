@@ -533,7 +533,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def patch_counts(self) -> dict[str, int]:
-        """For a network in a run: counts, so far, of patches and of the bytes that tasks exchanged.
+        """For a network in a run: counts of patches and of exchanged bytes so far.
 
         The keys are those of `chunkflow_py.run.ledger.ledger_record.PATCH_COUNTS`.
         """

@@ -65,7 +65,7 @@ _LARGEST = 2**24  # of the numbers of a fraction, so that positions fit into 64 
 
 
 class _Taps(NamedTuple):
-    """The input voxels along one axis that make each voxel of the result, called its taps.
+    """Taps along one axis: the input voxels that contribute to each voxel of the result.
 
     Attributes:
         position: array of shape (voxels, taps): position of each tap along the axis, in voxels of

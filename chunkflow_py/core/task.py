@@ -153,7 +153,7 @@ class Output:
     The spec of a run contains this description, so that the records of tasks can be verified.
 
     Attributes:
-        kind: ``volume``: the write units of one level of a volume that the saved box touches;
+        kind: ``volume``: in one level of a volume, the write units that the saved box touches;
             ``file``: one file per task, or one for all tasks; ``objects``: any number of objects,
             such as meshes.
         url: address of the volume, as `open_volume` accepts it; address of the file, with `BOX` in

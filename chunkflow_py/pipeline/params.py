@@ -421,7 +421,7 @@ def margin_option(
 
 
 def expand_margin_option(*more: str) -> Decorator:
-    """Declare ``--expand-margin-size`` of a loader, which may have further names."""
+    """Declare ``--expand-margin-size`` of a loader, optionally with further names."""
     return margin_option(
         "--expand-margin-size",
         *more,
@@ -432,7 +432,7 @@ def expand_margin_option(*more: str) -> Decorator:
 
 
 def channels_option(*more: str) -> Decorator:
-    """Declare ``--channels`` of a loader, which may have further names."""
+    """Declare ``--channels`` of a loader, optionally with further names."""
     text = "Channels to read, such as 0,2.  [default: all]"
     return click.option("--channels", *more, type=ChannelsType(), help=text)
 

@@ -72,7 +72,7 @@ class Exchange:
 
     @property
     def recomputation(self) -> float:
-        """`computed` divided by `ideal`."""
+        """Computed patches, divided by the patches that one task of the whole volume would need."""
         return self.computed / max(1, self.ideal)
 
 

@@ -155,7 +155,7 @@ class Patches:
 
     @property
     def recomputation(self) -> float:
-        """`computed` divided by `ideal`."""
+        """Computed patches, divided by the patches that one task of the whole volume would need."""
         return self.computed / max(1, self.ideal)
 
 

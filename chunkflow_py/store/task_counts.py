@@ -183,7 +183,7 @@ def place_of(url: str) -> str:
 
 
 def counted_region(task: Task, chunk: Chunk, *others: Chunk) -> Region:
-    """Return the region whose voxels a task counts: the task's box inside of all chunks.
+    """Return the region whose voxels a task counts: the part of its box that all chunks cover.
 
     The margin of *chunk* around the task's box is left out, so that no voxel is counted by two
     tasks. If *chunk* does not contain the task's box, all voxels of *chunk* are counted.
