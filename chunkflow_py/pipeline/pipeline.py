@@ -284,8 +284,8 @@ class Pipeline:
         if outline.time_points > 1 and hooks.destinations and not hooks.separates_times:
             msg = (
                 f"tasks cover {outline.time_points} time points, but {operator.name} writes files "
-                "whose names have no time index, so the files of each time point would replace the "
-                "files of the time point before; run the pipeline once for each time point, with "
+                "whose names have no time index, so each time point would replace the files of the "
+                "previous time point; run the pipeline once for each time point, with "
                 f"one index in --time-points and another address for {operator.name}"
             )
             raise OptionError(msg)

@@ -69,8 +69,8 @@ def plugin_files(name: str, path: Path) -> dict[str, str]:
     """
     if not Path(name).expanduser().is_file():
         msg = (
-            f"plugin {name} is the file {path}, but a run needs the path of the file, because it "
-            "stores the file for its workers; give this path instead of the name"
+            f"plugin {name} is given by its name, but a run needs its path, to store the file for "
+            f"the workers; give the path {path} instead"
         )
         raise OptionError(msg)
     return {name: "code"}

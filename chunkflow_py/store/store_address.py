@@ -136,8 +136,9 @@ def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
         return prefix
     nearest = "/".join([f"{scheme}://{bucket}", *(CONTROL.sub("", part) for part in good)])
     msg = (
-        f"{f'{scheme}://{bucket}/{prefix}'!r} is not valid, because a part is empty, . or .., or "
-        f"contains a control character; the nearest valid address is {nearest}"
+        f"{f'{scheme}://{bucket}/{prefix}'!r} is not valid, because a part between "
+        "slashes is empty, is '.' or '..', or contains a control character; "
+        f"the nearest valid address is {nearest}"
     )
     raise VolumeError(msg)
 
