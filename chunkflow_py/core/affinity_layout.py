@@ -70,7 +70,7 @@ class AffinityLayout:
         planes belong to edges that leave the array.
 
         Args:
-            affinity: (3, z, y, x), stored in this layout.
+            affinity: array of shape (3, z, y, x), stored in this layout.
         """
         ordered = affinity[::-1] if self.order == "xyz" else affinity  # a view
         if self.at == "target":

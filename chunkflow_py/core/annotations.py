@@ -1,11 +1,11 @@
 """Annotations: points, lines, boxes or ellipsoids, with ids, properties and related segments.
 
-| kind                        | geometry of one annotation, voxels, zyx   |
-|-----------------------------|-------------------------------------------|
-| `point`                     | (1, 3): the position                      |
-| `line`                      | (2, 3): both ends                         |
-| `axis_aligned_bounding_box` | (2, 3): two opposite corners              |
-| `ellipsoid`                 | (2, 3): the centre, then the radii        |
+| kind                        | geometry of one annotation, in voxels, zyx        |
+|-----------------------------|---------------------------------------------------|
+| `point`                     | array of shape (1, 3): the position               |
+| `line`                      | array of shape (2, 3): both ends                  |
+| `axis_aligned_bounding_box` | array of shape (2, 3): two opposite corners       |
+| `ellipsoid`                 | array of shape (2, 3): the centre, then the radii |
 
 Positions are continuous: voxel i reaches from i to i + 1, as in Neuroglancer.
 """
@@ -53,7 +53,8 @@ class Property:
     Attributes:
         name: letters, digits and underscores; the first character is a lower-case letter.
         type: a key of `TYPES`.
-        values: values of the n annotations: (n,), but (n, 3) for rgb and (n, 4) for rgba.
+        values: one value per annotation. The shape is (n,) for n annotations, but (n, 3) for the
+            type rgb and (n, 4) for rgba.
         description: text that viewers show.
         labels: value -> name that viewers show instead of the value.
     """
@@ -129,7 +130,7 @@ class Relation:
 
     Attributes:
         name: letters, digits and underscores; the first character is a lower-case letter.
-        counts: (n,) number of segments of each annotation.
+        counts: array of shape (n,): the number of segments of each annotation.
         segments: ids of the segments of the first annotation, then of the second, and so on.
     """
 
@@ -163,7 +164,7 @@ class Relation:
 
     @classmethod
     def to_several(cls, name: str, segments: Iterable[Sequence[int]]) -> Relation:
-        """Return a relation of annotation i to all segments in list i of *segments*."""
+        """Return a relation of each annotation to a list of segments: annotation i to list i."""
         lists = [list(each) for each in segments]
         counts = np.array([len(each) for each in lists], np.uint32)
         ids = uint64_ids(chain.from_iterable(lists), f"segment of relation {name}")
@@ -185,11 +186,12 @@ class Annotations:
 
     Attributes:
         kind: a key of `POSITIONS`.
-        geometry: (n, p, 3) float32, voxels, zyx. Each annotation has p = 1 or 2 triples, whose
-            meaning depends on the kind; see the table at the top of this module.
+        geometry: positions in voxels, zyx: an array of shape (n, p, 3), float32. Each annotation
+            has p = 1 or 2 triples, whose meaning depends on the kind; see the table at the top of
+            this module.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
-        ids: (n,) uint64, unique in the collection. Annotations that are saved with ``None`` get
-            ids that are computed from their content.
+        ids: array of shape (n,), uint64; each id occurs once in the collection. Annotations that
+            are saved with ``None`` get ids that are computed from their content.
         properties: values of the annotations.
         relations: segments of the annotations.
     """
@@ -256,7 +258,10 @@ class Annotations:
         return len(self.geometry)
 
     def hull(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Return the two corners of the smallest box around each annotation, both (n, 3), zyx."""
+        """Return the corners of the smallest box around each annotation: start and stop.
+
+        Start and stop are arrays of shape (n, 3), zyx.
+        """
         if self.kind == "ellipsoid":
             middle, radii = self.geometry[:, 0], self.geometry[:, 1]
             return middle - radii, middle + radii
@@ -354,7 +359,7 @@ def take_lists(
     The lists are stored one after the other in *values*.
 
     Args:
-        counts: (n,) length of each list.
+        counts: array of shape (n,): length of each list.
         values: elements of the first list, then of the second, and so on.
         rows: indices of the lists to return, in the order of the result.
     """

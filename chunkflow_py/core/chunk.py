@@ -83,7 +83,8 @@ class Chunk(NDArrayOperatorsMixin):
     A ufunc of two chunks requires equal boxes. ``chunk[box]`` cuts out a box in global coordinates.
 
     Attributes:
-        array: (z, y, x) or (c, z, y, x), any dtype, in this machine's byte order.
+        array: voxels, of shape (z, y, x) or (c, z, y, x) and any dtype, in this machine's byte
+            order.
         voxel_offset: global position of the first voxel, voxels, zyx.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
         kind: ``image``, ``segmentation``, ``probability``, ``affinity`` (channels are x, y, z),
@@ -169,7 +170,8 @@ class Chunk(NDArrayOperatorsMixin):
         """Return a chunk of the voxels in *array*, with the position and voxel size of this chunk.
 
         Args:
-            array: (z, y, x) or (c, z, y, x); the extent may differ only if *voxel_offset* is given.
+            array: voxels, of shape (z, y, x) or (c, z, y, x). The extent may differ from that of
+                this chunk only if *voxel_offset* is given.
             voxel_offset: global position of the first voxel, zyx (default: that of this chunk).
             kind: kind of the new voxels (default: the kind of this chunk).
 
@@ -240,7 +242,6 @@ class Chunk(NDArrayOperatorsMixin):
         *inputs: Any,
         **kwargs: Any,
     ) -> Any:
-        """Apply a ufunc to the arrays of the chunks; an elementwise ufunc returns a chunk."""
         chunks = [value for value in inputs if isinstance(value, Chunk)]
         outs = kwargs.get("out", ())
         chunks += [value for value in outs if isinstance(value, Chunk)]

@@ -52,7 +52,7 @@ _header_lock = threading.Lock()
 
 
 def packed_most(size: int) -> int:
-    """Return the largest size, in bytes, to which *size* bytes of voxels may be encoded.
+    """Return an upper limit, in bytes, of the encoded size of *size* bytes of voxels.
 
     Most compressors enlarge noise only slightly. Two encodings enlarge data most: compressed
     segmentation with one voxel per object, and JPEG of noise.
@@ -61,7 +61,7 @@ def packed_most(size: int) -> int:
 
 
 def decode(codec: str, data: Any, most: int) -> bytes:
-    """Decompress *data*, unless the decoded data would have more than *most* bytes.
+    """Decompress *data*; raise an error if the decoded data exceed the limit *most*.
 
     Args:
         codec: name of a codec in `CODECS`.
@@ -116,7 +116,6 @@ def _gunzip() -> Any:
 
 
 def _streams(new: Callable[[], Any], data: Any, most: int, *, alone: bool = False) -> bytes:
-    """Decode one stream or, unless *alone* is true, several concatenated streams."""
     parts: list[bytes] = []
     room = most + 1
     for _ in range(_STREAMS):
@@ -168,7 +167,6 @@ def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> byte
 
 
 def _in_room(decoder: Callable[..., Any], data: Any, most: int, **room: int) -> bytes:
-    """Decode *data* with a codec of imagecodecs; *room* is the size of the output buffer."""
     try:
         return bytes(decoder(data, **room))
     except RuntimeError as error:
@@ -281,7 +279,8 @@ def npy(data: bytes, most: int) -> NDArray[Any]:
     """Return the array of a .npy file; no object is unpickled.
 
     Raises:
-        ValueError: the file is damaged, or its header declares an array of more than *most* bytes.
+        ValueError: the file is damaged, or its header declares an array larger than the limit
+            *most*, in bytes.
     """
     import numpy as np
 
@@ -312,8 +311,8 @@ def npz(data: bytes, most: int = ARRAYS_BYTES) -> dict[str, NDArray[Any]]:
     """Return the arrays of a .npz file by name; no object is unpickled.
 
     Raises:
-        ValueError, EOFError, zipfile.BadZipFile, zlib.error: the file is damaged, or contains more
-            than *most* bytes or more than 64 arrays.
+        ValueError, EOFError, zipfile.BadZipFile, zlib.error: the file is damaged, contains more
+            bytes than the limit *most*, or contains more than 64 arrays.
     """
     import zipfile
 
@@ -346,8 +345,8 @@ def parse_json(data: bytes | str, most: int | None = DOCUMENT_BYTES) -> Any:
             of synapses.
 
     Raises:
-        ValueError: the document is not JSON in UTF-8, is longer than *most*, or is nested too
-            deeply. A byte order mark is refused too, because other parsers refuse it.
+        ValueError: the document is not JSON in UTF-8, is longer than the limit *most*, or is nested
+            too deeply. A byte order mark is refused too, because other parsers refuse it.
     """
     if most is not None and len(data) > most:
         msg = f"the JSON has {len(data)} bytes, more than the {most} allowed"

@@ -146,7 +146,7 @@ class Scale(NamedTuple):
 
     @classmethod
     def between(cls, coarse_nm: Sequence[float], fine_nm: Sequence[float]) -> Scale:
-        """Return the scale between coarse and fine voxels; both sizes are in nm, zyx.
+        """Return the scale between coarse and fine voxels, given both sizes in nm, zyx.
 
         Each size is used as the decimal number that Python prints: 0.3 counts as exactly 3/10.
         """
@@ -156,7 +156,7 @@ class Scale(NamedTuple):
         return cls.of(Fraction(repr(float(a))) / Fraction(repr(float(b))) for a, b in pairs)
 
     def __mul__(self, other: Iterable[Fraction | int]) -> Scale:  # type: ignore[override]
-        """Multiply two scales; (coarse in medium voxels) * (medium in fine) is (coarse in fine)."""
+        # (coarse in medium voxels) * (medium in fine voxels) = coarse in fine voxels
         return Scale.of(a * b for a, b in zip(self, other, strict=True))
 
     @property
@@ -178,7 +178,7 @@ class Scale(NamedTuple):
     def coarser(
         self, box: BoundingBox, origin: Iterable[Fraction | int] = (0, 0, 0)
     ) -> BoundingBox:
-        """Return *box*, a box of fine voxels, in coarse voxels.
+        """Convert *box* from fine voxels to coarse voxels.
 
         Along an axis with a whole factor, coarse voxels that the box covers only partly are
         included, as in `BoundingBox.coarser`. Along any other axis, the result contains the coarse
@@ -213,12 +213,12 @@ class Scale(NamedTuple):
         return BoundingBox(Zyx(*starts), Zyx(*map(max, starts, stops)))
 
     def owners(self, voxel: Zyx) -> Iterator[Zyx]:
-        """Yield two fine voxels, with which boxes that cover the coarse *voxel* can be found.
+        """Yield two fine voxels that decide which boxes of fine voxels cover the coarse *voxel*.
 
-        `coarser` converts each box of fine voxels that contains one of these two fine voxels to a
-        box of coarse voxels that contains *voxel*. Along an axis with a whole factor, the two are
-        the last and the first fine voxel inside *voxel*. Along any other axis, both are at the fine
-        voxel that contains the centre of *voxel*.
+        If a box contains one of the two, `coarser` converts this box to a box of coarse voxels that
+        contains *voxel*. Along an axis with a whole factor, the two are the last and the first fine
+        voxel inside *voxel*. Along any other axis, both are the fine voxel that contains the centre
+        of *voxel*.
         """
         centre = [(2 * a + 1) * factor // 2 for a, factor in zip(voxel, self, strict=True)]
         covered = self.finer(BoundingBox.from_size(voxel, (1, 1, 1)))
@@ -333,7 +333,7 @@ class BoundingBox:
         return BoundingBox(self.start + shift, self.stop + shift)
 
     def grow(self, low: Iterable[int], high: Iterable[int] | None = None) -> BoundingBox:
-        """Return the box with *low* voxels added before it and *high* (default: *low*) after it."""
+        """Return the box enlarged by *low* at its start and *high* (default: *low*) at its stop."""
         before = Zyx.of(low)
         after = before if high is None else Zyx.of(high)
         return BoundingBox(self.start - before, self.stop + after)
@@ -347,9 +347,9 @@ class BoundingBox:
         start, stop = self.start + low, self.stop + high
         if not all(a < b for a, b in zip(start, stop, strict=True)):
             msg = (
-                f"moving the faces of box {self} by {low} and {high} makes it empty: it would "
-                f"begin at {start} and end at {stop} (zyx, voxels); crop or move less, or make "
-                "tasks larger"
+                f"adding {low} to the start and {high} to the stop of box {self} leaves no voxel: "
+                f"the box would begin at {start} and end at {stop} (zyx, voxels); crop or move "
+                "less, or make tasks larger"
             )
             raise GeometryError(msg)
         return BoundingBox(start, stop)
@@ -368,7 +368,7 @@ class BoundingBox:
         return BoundingBox(self.start.low(other.start), self.stop.high(other.stop))
 
     def coarser(self, factor: Iterable[int]) -> BoundingBox:
-        """Return, in voxels *factor* times larger, the smallest box that covers this box.
+        """Return the smallest box that covers this box, in voxels that are *factor* times larger.
 
         Wherever the box begins, coarse voxel k covers the fine voxels from k·factor up to, but not
         including, (k+1)·factor. Therefore, the start is rounded down and the stop is rounded up.
@@ -465,7 +465,7 @@ class BoxGrid:
     Attributes:
         start: first voxel of the first box.
         size: extent of a box, voxels.
-        stride: distance from one box to the next, voxels.
+        stride: distance from the start of one box to the start of the next, voxels.
         count: number of boxes along each axis.
         clip_stop: position at which boxes are cut off, or ``None`` to keep all boxes at full size.
     """
@@ -551,7 +551,7 @@ class BoxGrid:
     def cell_of(self, point: Zyx) -> Zyx | None:
         """Return the grid index (z, y, x) of the box that contains *point*; ``None`` if none does.
 
-        If several boxes contain the point, the last of them along each axis is chosen.
+        If several boxes contain the point, the last of these boxes along each axis is chosen.
         """
         cell = ((point - self.start) // self.stride).low(self.count - 1)
         if cell.low((0, 0, 0)) != (0, 0, 0):

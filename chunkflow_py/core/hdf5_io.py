@@ -409,7 +409,8 @@ class _Blocks:
         self._stored: set[tuple[int, ...]] | None = None
 
     def _find_lzf(self) -> None:
-        """Decode lzf with imagecodecs if possible, because h5py trusts the size in a block."""
+        # The lzf decoder of h5py trusts the decoded size that a block states. The decoder of
+        # imagecodecs, which is used if it is installed, does not.
         most = _LZF_BYTES // _LZF_RATIO
         if self._size > most:
             with needs_extra("image", f"{self._what}, with blocks of more than {most} bytes,"):
@@ -457,7 +458,7 @@ class _Blocks:
         return np.frombuffer(content, self._dtype).reshape(self.extent)
 
     def _content(self, mask: int, data: Any) -> Any:
-        """Return the decoded bytes of a block; for szip, only check the size of the block."""
+        # Of a block compressed with szip, only the size is checked; HDF5 decodes the block.
         steps = [code for n, code in enumerate(self._codes) if not mask >> n & 1]
         most = self._size + _CHECKSUMS
         if steps and steps[-1] == _FLETCHER:
@@ -499,7 +500,7 @@ def pack(datasets: Mapping[str, Any], attributes: Mapping[str, str]) -> bytes:
     """Return an HDF5 file of arrays and attributes; equal content gives equal bytes.
 
     Args:
-        datasets: name -> array of numbers; ``None`` values are left out.
+        datasets: name -> array of numbers, or ``None`` for a dataset to leave out.
         attributes: name -> text, stored as attributes of the file.
     """
     import h5py

@@ -48,14 +48,15 @@ class Histogram:
     """Number of voxels of each value, by channel and section (z).
 
     Attributes:
-        counts: (c, s, n) int64; s is 1 if sections are counted together. Without *bins*, entry i
-            counts the voxels of value ``lowest + i``. With *bins*, the first entry counts the
-            voxels below all bins, the last entry the voxels above all bins, and each other entry
-            the voxels of one bin.
+        counts: array of shape (c, s, n), int64: channels, sections, values. s is 1 if sections are
+            counted together. Without *bins*, entry i counts the voxels of value ``lowest + i``.
+            With *bins*, the first entry counts the voxels below all bins, the last entry the voxels
+            above all bins, and each other entry the voxels of one bin.
         lowest: without *bins*, the value that the first entry counts.
         bins: bins of floating-point voxels; ``None`` if each value is counted.
-        moments: (c, s, 5) float64, only with *bins*: number of voxels, their mean, sum of squared
-            deviations from the mean, least and largest value.
+        moments: only with *bins*: array of shape (c, s, 5), float64. The five numbers are the
+            number of voxels, their mean, the sum of squared deviations from the mean, the least
+            value and the largest value.
         not_finite: number of NaN and infinite voxels, which are not counted.
     """
 
@@ -106,12 +107,12 @@ class Histogram:
         return replace(self, counts=self.counts[:, :, first : last + 1], lowest=self.lowest + first)
 
     def without_zeros(self, number: int) -> Histogram:
-        """Return the histogram of the same voxels but for *number* zeros in each channel.
+        """Return a histogram with *number* fewer voxels of value 0 in each channel.
 
-        The sections are counted together. Works only without *bins*.
+        The sections are counted together. This works only without *bins*.
 
         Raises:
-            ChunkError: a channel has fewer zeros.
+            ChunkError: a channel has fewer than *number* zeros.
         """
         whole = self.whole()
         counts, at = whole.counts.copy(), -self.lowest
@@ -149,10 +150,11 @@ def histogram_of(
     """Count the voxels of an array by value.
 
     Args:
-        array: (z, y, x) or (c, z, y, x), any real dtype.
+        array: voxels, of shape (z, y, x) or (c, z, y, x) and any real dtype.
         bins: required for floating point and for integers in a wide range (default: count each
             value).
-        mask: (z, y, x); voxels where the mask is false are not counted (default: count all).
+        mask: array of shape (z, y, x); voxels where the mask is false are not counted (default:
+            count all voxels).
         per_section: count each section (z) separately instead of all sections together.
 
     Raises:
@@ -196,11 +198,11 @@ def value_counts(
     """Count the voxels of each value from *lowest* on, by channel and section.
 
     Args:
-        channels: (c, z, y, x), integers.
+        channels: array of integers, of shape (c, z, y, x).
         lowest: the first value to count.
         number: number of values to count (default: as many as there are from 0 to the largest value
             of the dtype).
-        mask: (z, y, x); voxels where the mask is false are not counted.
+        mask: array of shape (z, y, x); voxels where the mask is false are not counted.
         per_section: count each section (z) separately instead of all sections together.
 
     Returns:
@@ -258,7 +260,7 @@ def _in_bins(
 
 
 def _joined(moments: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Combine the moments of all sections, (c, s, 5) to (c, 1, 5); Chan, Golub, LeVeque 1983."""
+    # The formula for the moments of a union is that of Chan, Golub and LeVeque (1983).
     number, mean, squares, least, largest = np.moveaxis(moments, 2, 0)
     total = number.sum(axis=1)
     some = np.maximum(total, 1)

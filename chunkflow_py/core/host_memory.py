@@ -61,9 +61,9 @@ def resident_bytes(proc: Path = _PROC) -> int:
 def available_host_bytes(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
     """Return how many bytes this process may use in total: its present memory plus free memory.
 
-    The free memory is the kernel's MemAvailable. If the container or the job (control groups,
-    version 1 and 2) has a limit, and less memory is free below this limit, the lower number counts.
-    Cached file pages count as free.
+    The free memory is the kernel's MemAvailable. A container or a job (a control group, version 1
+    or 2) may have a memory limit. The free memory is then at most this limit minus the memory that
+    the group uses. Cached file pages count as free.
 
     Args:
         proc: mount point of procfs.

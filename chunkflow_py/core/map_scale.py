@@ -18,7 +18,7 @@ BOUNDED = ("probability", "affinity")  # kinds of chunks with values in [0, 1]
 
 
 def full_scale(dtype: DTypeLike) -> float:
-    """Return the value that stands for 1 in a map: the maximum of an integer type, else 1.0."""
+    """Return the value that stands for 1 in a map: the maximum of an integer dtype, or 1.0."""
     import numpy as np
 
     kind = np.dtype(dtype)

@@ -283,16 +283,15 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def cut_remedy(self) -> str | None:
-        """For an operator whose result depends on its whole first input: advice to log.
+        """Advice to log, once, if the first input is only a part of a volume.
 
-        An example of such a result is a distance map. The advice is logged once, if the first input
-        is only a part of a volume.
+        For operators whose result depends on the whole first input, such as a distance map.
         """
         return None
 
     @default_value
     def margin_helps(self) -> bool:
-        """Whether a margin around the task's box makes `cut_remedy` unnecessary."""
+        """Whether tasks with a margin around their box do not need the advice of `cut_remedy`."""
         return False
 
     @default_value
@@ -424,10 +423,10 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def kept(self) -> str | None:
-        """For an operator that skips finished tasks: address of the output that marks such a task.
+        """Address of the output whose existence shows that a task is finished.
 
-        ``None`` if a marker file stands for all outputs of a task; an empty text if the operator
-        does not skip tasks.
+        ``None`` if a marker file shows that a task is finished; an empty text if the operator does
+        not skip finished tasks.
         """
         return ""
 
@@ -506,12 +505,12 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def needed_files(self) -> dict[str, str]:
-        """Files that workers need, except volumes: address or path -> ``code`` or ``data``."""
+        """Files, but not volumes, that workers need: address or path -> ``code`` or ``data``."""
         return {}
 
     @default_value
     def fetched_files(self) -> dict[str, str]:
-        """Downloaded files among `needed_files`: address -> path of the local copy."""
+        """Files of `needed_files` that were downloaded: address -> path of the local copy."""
         return {}
 
     @default_value
@@ -534,7 +533,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def patch_counts(self) -> dict[str, int]:
-        """For a network in a run: numbers of patches, and of bytes that tasks exchanged, so far.
+        """For a network in a run: counts of patches and of exchanged bytes so far.
 
         The keys are those of `chunkflow_py.run.ledger.ledger_record.PATCH_COUNTS`.
         """

@@ -75,7 +75,7 @@ class Outline:
 
     @property
     def bounds(self) -> BoundingBox | None:
-        """The smallest box around the domain and all tasks; a new output volume must cover it."""
+        """The smallest box around the domain and all tasks; output volumes must cover this box."""
         if self.domain is None or self.region is None:
             return self.domain or self.region
         return self.domain.hull(self.region)
@@ -220,7 +220,7 @@ class BoxIndex:
     """
 
     def __init__(self, boxes: Boxes) -> None:
-        """Sort the boxes of a list into cells as large as the largest box."""
+        # The boxes of a list are sorted into cells as large as the largest box.
         self._scaled: tuple[ScaledBoxes, BoxIndex] | None = None
         if isinstance(boxes, ScaledBoxes):
             self._scaled = boxes, BoxIndex(boxes.boxes)

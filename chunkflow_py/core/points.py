@@ -23,9 +23,10 @@ class Points:
     """Points in a volume, with optional confidences.
 
     Attributes:
-        positions: (n, 3), zyx, voxels: indices of the voxels that contain the points.
+        positions: array of shape (n, 3): indices, zyx, of the voxels that contain the points.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
-        confidences: (n,) in [0, 1], or ``None`` if there are none.
+        confidences: array of shape (n,) of numbers in [0, 1]; ``None`` if the points have no
+            confidences.
     """
 
     positions: NDArray[Any]
@@ -36,7 +37,8 @@ class Points:
         """Check the shapes of the arrays.
 
         Raises:
-            ChunkError: positions are not (n, 3), or confidences are not (n,).
+            ChunkError: the shape of positions is not (n, 3), or the shape of confidences is not
+                (n,).
         """
         if self.positions.ndim != 2 or self.positions.shape[1] != 3:
             msg = f"points must be an array of shape (n, 3), zyx; got shape {self.positions.shape}"
@@ -54,7 +56,7 @@ class Points:
 
     @property
     def positions_nm(self) -> NDArray[Any]:
-        """The centres of the points' voxels, (n, 3), zyx, nanometres.
+        """The centres of the points' voxels, nanometres, zyx: an array of shape (n, 3).
 
         Voxel i reaches from i·size to (i + 1)·size.
         """

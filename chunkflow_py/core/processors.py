@@ -6,7 +6,7 @@ import os
 
 
 def usable_cores() -> int:
-    """Return the number of processors that this process may use, not all of the machine."""
+    """Return how many processors this process may use; the machine may have more."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

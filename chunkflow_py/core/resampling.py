@@ -65,11 +65,12 @@ _LARGEST = 2**24  # of the numbers of a fraction, so that positions fit into 64 
 
 
 class _Taps(NamedTuple):
-    """For each voxel of the result, its input voxels along one axis; each input voxel is a tap.
+    """Taps along one axis: the input voxels that contribute to each voxel of the result.
 
     Attributes:
-        position: (voxels, taps) position of each tap along the axis, in voxels of the volume.
-        weight: (voxels, taps) weight of each tap; 0 for taps that are not used.
+        position: array of shape (voxels, taps): position of each tap along the axis, in voxels of
+            the volume.
+        weight: array of shape (voxels, taps): weight of each tap; 0 for taps that are not used.
     """
 
     position: NDArray[np.int64]
@@ -123,7 +124,7 @@ class Resampling:
 
     @property
     def inverse(self) -> tuple[Scale, tuple[Fraction | int, Fraction | int, Fraction | int]]:
-        """Scale and origin of the resampling from the result back to the input."""
+        """Scale and origin of the opposite resampling, from the result to the input."""
         back = self.scale.inverse
         z, y, x = (-at * factor for at, factor in zip(self.origin, back, strict=True))
         return back, (z, y, x)
@@ -156,7 +157,8 @@ class Resampling:
         """Return the resampled voxels.
 
         Args:
-            array: (z, y, x) or (c, z, y, x), any real dtype; bool only with the methods for labels.
+            array: voxels, of shape (z, y, x) or (c, z, y, x) and any real dtype; bool only with the
+                methods for labels.
             box: box of *array*, in input voxels.
             target: box to compute, in voxels of the result.
             domain: bounds of the input volume, in input voxels. If *box* lacks input voxels that
@@ -208,7 +210,6 @@ class Resampling:
     # --- positions ------------------------------------------------------------------------------
 
     def _span(self, axis: int, voxel: int) -> tuple[int, int]:
-        """Return the first and the last input voxel on which *voxel* of the result depends."""
         factor, method = Fraction(self.scale[axis]), self.methods[axis]
         origin = self.origin[axis]
         if method == "nearest":
@@ -224,24 +225,21 @@ class Resampling:
         return floor(centre - reach) + 1, ceil(centre + reach) - 1
 
     def _keeps(self, axis: int) -> bool:
-        """Return whether the voxels along an axis are those of the input."""
         return self.scale[axis] == 1 and self.origin[axis] == 0
 
     def _numbers(self, axis: int) -> tuple[int, int, int]:
-        """Return p, q and a: result voxel j begins at (j p + a) / q, in input voxels."""
+        # Voxel j of the result begins at (j p + a) / q, in input voxels.
         (p, q), (a, b) = (each[axis].as_integer_ratio() for each in (self.scale, self.origin))
         common = lcm(q, b)
         return p * (common // q), common, a * (common // b)
 
     def _nearest(self, axis: int, target: BoundingBox, box: BoundingBox) -> NDArray[np.int64]:
-        """Return the index in *box* of the input voxel at the centre of each voxel of *target*."""
         p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         index = ((2 * voxels + 1) * p + 2 * a) // (2 * q)
         return np.clip(index, box.start[axis], box.stop[axis] - 1) - box.start[axis]
 
     def _taps(self, axis: int, target: BoundingBox, box: BoundingBox) -> _Taps:
-        """Return the input voxels in *box* and their weights for each voxel of *target*."""
         p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         # The centre is at ((2 j + 1) p + 2 a - q) / 2 q, in voxels from that of input voxel 0.
@@ -260,10 +258,7 @@ class Resampling:
         return _normalised(index, weight, box.start[axis], box.stop[axis])
 
     def _overlaps(self, axis: int, target: BoundingBox, box: BoundingBox) -> _Taps:
-        """Return, for each voxel of *target*, the input voxels in *box* that overlap the voxel.
-
-        The weights are the sizes of the overlaps.
-        """
+        # The weights are the sizes of the overlaps.
         p, q, a = self._numbers(axis)
         voxels = np.arange(target.start[axis], target.stop[axis], dtype=np.int64)
         first = (voxels * p + a) // q
@@ -305,7 +300,6 @@ class Resampling:
     def _vote(
         self, array: NDArray[Any], box: BoundingBox, target: BoundingBox, out: NDArray[Any]
     ) -> None:
-        """Write to *out*, for each voxel, the label that covers most of the voxel (see `_most`)."""
         z, y, x = (self._overlaps(axis, target, box) for axis in range(3))
         start = box.start
 
@@ -385,11 +379,9 @@ def _normalised(
 
 
 def _used(index: NDArray[np.int64], weight: NDArray[np.float64], start: int, stop: int) -> _Taps:
-    """Remove taps that no voxel uses; replace other unused taps by a used tap of their voxel.
-
-    A voxel does not use a tap of weight 0. Even such a tap must not read a voxel outside of the
-    required input, because that voxel could be NaN, and 0 times NaN is NaN.
-    """
+    # A tap of weight 0 must not read a voxel outside of the required input: that voxel could be
+    # NaN, and 0 times NaN is NaN. Therefore, such a tap is removed if its weight is 0 for all
+    # voxels, and otherwise replaced by a tap that its voxel uses.
     columns = (weight != 0).any(axis=0)
     if not columns.any():
         columns[0] = True
@@ -403,7 +395,6 @@ def _used(index: NDArray[np.int64], weight: NDArray[np.float64], start: int, sto
 def _weighted(
     array: NDArray[Any], axis: int, taps: _Taps, start: int, number: type[Any]
 ) -> NDArray[Any]:
-    """Return the sums of *array* along *axis*, weighted by *taps*, as type *number*."""
     index, weight = taps.position - start, taps.weight.astype(number)
     shape = list(array.shape)
     shape[axis] = len(index)
@@ -430,11 +421,12 @@ def _weighted(
 
 
 def _most(labels: NDArray[Any], shares: NDArray[np.float64]) -> NDArray[Any]:
-    """Return the label with the largest sum of shares for each voxel; if equal, the smallest.
+    """Return, for each voxel, the label with the largest sum of shares; of equals, the smallest.
 
     Args:
-        labels: (candidates, voxels), labels of the input voxels that overlap each voxel.
-        shares: (candidates, voxels), size of each overlap, a whole number.
+        labels: array of shape (candidates, voxels): labels of the input voxels that overlap each
+            voxel.
+        shares: array of shape (candidates, voxels): sizes of the overlaps, whole numbers.
     """
     # Most voxels lie inside an object: all candidates with a share are equal.
     reference = labels[np.argmax(shares > 0, axis=0), np.arange(labels.shape[1])]

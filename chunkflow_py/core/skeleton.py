@@ -30,10 +30,13 @@ class Skeleton:
     """The centre line of one object; a task carries a dict, object id -> skeleton.
 
     Attributes:
-        vertices_nm: (n, 3) float32, zyx, nanometres; voxel k begins at k times the voxel size.
-        edges: (m, 2) uint32, indices of the two vertices that each edge joins.
-        radii_nm: (n,) float32, distance to the nearest surface; -1 where it is not known.
-        types: (n,) uint8, the types of SWC: 0 undefined, 1 soma, 2 axon, 3 dendrite, ...
+        vertices_nm: array of shape (n, 3), float32: positions of n vertices, zyx, nanometres. Voxel
+            k begins at k times the voxel size.
+        edges: array of shape (m, 2), uint32: indices of the two vertices that each edge joins.
+        radii_nm: array of shape (n,), float32: distance of each vertex to the nearest surface; -1
+            if the distance is not known.
+        types: array of shape (n,), uint8: the SWC type of each vertex: 0 undefined, 1 soma, 2 axon,
+            3 dendrite, ...
     """
 
     vertices_nm: NDArray[Any]

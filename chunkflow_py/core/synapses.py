@@ -1,4 +1,4 @@
-"""Synapses: presynaptic points (T-bars) and the postsynaptic points of each.
+"""Synapses: presynaptic points (T-bars), each with its postsynaptic points.
 
 File formats:
 
@@ -47,17 +47,20 @@ class Synapses:
     """Presynaptic points, and postsynaptic points that belong to them.
 
     Attributes:
-        pre: (n, 3), zyx, voxels: indices of the voxels that contain the T-bars.
-        post: (m, 3), zyx, voxels: indices of the voxels that contain the postsynaptic points.
-        post_to_pre: (m,) row of *pre* that each postsynaptic point belongs to.
+        pre: array of shape (n, 3): indices, zyx, of the voxels that contain the T-bars.
+        post: array of shape (m, 3): indices, zyx, of the voxels that contain the postsynaptic
+            points.
+        post_to_pre: array of shape (m,): row of *pre* with the T-bar of each postsynaptic point.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx, if known.
-        pre_confidence: (n,) confidence of each T-bar, in [0, 1].
-        post_confidence: (m,) confidence of each postsynaptic point, in [0, 1].
+        pre_confidence: array of shape (n,): confidence of each T-bar, in [0, 1].
+        post_confidence: array of shape (m,): confidence of each postsynaptic point, in [0, 1].
         users: names of the people who made or edited the points.
-        pre_users: (n,) index in *users* of the annotator of each T-bar; -1 if unknown.
-        post_users: (m,) index in *users* of the annotator of each postsynaptic point; -1 if
+        pre_users: array of shape (n,): index in *users* of the annotator of each T-bar; -1 if
             unknown.
-        object_ids: (n,) id of the segment that contains each T-bar, 0 for none.
+        post_users: array of shape (m,): index in *users* of the annotator of each postsynaptic
+            point; -1 if unknown.
+        object_ids: array of shape (n,): id of the segment that contains each T-bar; 0 if no segment
+            does.
     """
 
     pre: NDArray[Any]
@@ -133,7 +136,7 @@ class Synapses:
 
     @property
     def pre_to_post_distances(self) -> NDArray[Any]:
-        """The distance of each postsynaptic point from its T-bar, (m,), voxels."""
+        """The distance in voxels of each postsynaptic point from its T-bar, of shape (m,)."""
         apart: NDArray[Any] = self.post - self.pre[self.post_to_pre]
         return np.asarray(np.linalg.norm(apart, axis=1))
 
@@ -141,7 +144,7 @@ class Synapses:
         """Return the synapses of some T-bars, with their postsynaptic points.
 
         Args:
-            keep: (n,) bool, true for the T-bars to keep.
+            keep: array of shape (n,), bool: true for the T-bars to keep.
         """
         new_rows = np.cumsum(keep) - 1
         rest = self.keep_post(keep[self.post_to_pre])
@@ -152,7 +155,7 @@ class Synapses:
         """Return all T-bars with some of their postsynaptic points.
 
         Args:
-            keep: (m,) bool, true for the points to keep.
+            keep: array of shape (m,), bool: true for the points to keep.
         """
         kept = self._part(_OF_POST, keep)
         return replace(self, post=self.post[keep], post_to_pre=self.post_to_pre[keep], **kept)
@@ -162,7 +165,7 @@ class Synapses:
         return {name: None if array is None else array[keep] for name, array in values.items()}
 
     def inside(self, bbox: BoundingBox) -> Synapses:
-        """Return the synapses with their T-bar in *bbox* (voxels, half-open)."""
+        """Return the synapses whose T-bars are in *bbox* (voxels, half-open)."""
         is_inside = (self.pre >= bbox.start) & (self.pre < bbox.stop)
         return self.keep_pre(np.all(is_inside, axis=1))
 
@@ -232,7 +235,8 @@ class Synapses:
                 raise ChunkError(msg) from error
             msg = (
                 f"{what} does not contain synapses in a known format ({error}); it must be a "
-                "list of DVID elements, or contain pre (n, 3) and, optionally, post (m, 4)"
+                "list of DVID elements, or contain pre, of shape (n, 3), and optionally post, of "
+                "shape (m, 4)"
             )
             raise VolumeError(msg) from error
         return synapses if voxel_size_nm is None else replace(synapses, voxel_size_nm=voxel_size_nm)

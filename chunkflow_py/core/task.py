@@ -44,7 +44,7 @@ class Task:
         region: the box (and time index) of the task, or ``None`` if the task has no box.
         items: chunks and other results of operators, by name.
         seconds: operator label -> seconds spent on the task.
-        outcome: why the task ended early (a `Skip` or an `OperatorError`), else ``None``.
+        outcome: a `Skip` or an `OperatorError` that says why the task ended early, or ``None``.
         lease: lease of the task's message, if the task came from a queue.
         written: records of the objects that operators have stored for the task.
         missing_blocks: number of blocks that are not stored, and were read as the fill value.
@@ -72,7 +72,7 @@ class Task:
 
     @property
     def own_region(self) -> Region | None:
-        """The region with `bbox` as its box, in voxels of the current operator's input."""
+        """The region of the task, with `bbox` as its box."""
         return self.region and self.region.with_box(self.scale.coarser(self.region.bbox))
 
     def move_faces(self, low: Zyx, high: Zyx) -> None:
@@ -108,7 +108,6 @@ class Task:
             raise MissingChunkError(msg) from None
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Store *value* as the item (chunk or other result) called *name*."""
         self.items[name] = value
 
     def chunk(self, name: str) -> Chunk:
@@ -154,7 +153,7 @@ class Output:
     The spec of a run contains this description, so that the records of tasks can be verified.
 
     Attributes:
-        kind: ``volume``: the write units that the saved box touches, in one level of a volume;
+        kind: ``volume``: in one level of a volume, the write units that the saved box touches;
             ``file``: one file per task, or one for all tasks; ``objects``: any number of objects,
             such as meshes.
         url: address of the volume, as `open_volume` accepts it; address of the file, with `BOX` in

@@ -53,9 +53,10 @@ class RunVolume:
 
 
 def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
-    """Return the volumes that a step reads and writes, and a line of text for each other address.
+    """Return the volumes that a step reads and writes, and sentences about other addresses.
 
-    If an operator reads or writes several levels of a volume, only the first is returned.
+    The sentences are for addresses that are not volumes. If an operator reads or writes several
+    levels of a volume, only the first level is returned.
     """
     found, others = [], []
     shrink = UNIT_SCALE

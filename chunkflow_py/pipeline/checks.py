@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Append an error of the ``with`` block to *problems*; if *problems* is ``None``, raise it."""
+    """Append an error of the ``with`` block to *problems*; raise it if *problems* is ``None``."""
     try:
         yield
     except ChunkflowError as error:
@@ -139,7 +139,6 @@ def _reads_its_box(operator: Operator) -> bool:
 
 
 def _both(place: ArrayAddress, other: ArrayAddress) -> str:
-    """Return the address *place* for a message, with *other* if it is spelled differently."""
     from chunkflow_py.store.store_address import without_secrets
 
     shown = without_secrets(place.text)

@@ -48,7 +48,7 @@ def turned_back(box: BoundingBox, hooks: OperatorBase) -> BoundingBox:
 
 
 def scale_of(hooks: OperatorBase) -> Scale | None:
-    """Return how many voxels of the first input an output voxel spans along z, y and x.
+    """Return the size of an output voxel in voxels of the first input, zyx.
 
     The result is ``None`` if the operator does not change the voxel size.
     """
@@ -60,7 +60,7 @@ def moved_by(hooks: OperatorBase, scale: Scale) -> tuple[Zyx, Zyx]:
 
     Args:
         hooks: hooks of the operator.
-        scale: how many voxels of the box a voxel of the operator's first input spans, zyx.
+        scale: size of a voxel of the operator's first input, in voxels of the box, zyx.
 
     Raises:
         GeometryError: an offset is not a whole number of voxels of the box.
@@ -75,7 +75,7 @@ def moved_boxes(boxes: Boxes, hooks: OperatorBase, scale: Scale) -> Boxes:
     Args:
         boxes: boxes of the tasks before the operator.
         hooks: hooks of the operator.
-        scale: how many voxels of *boxes* a voxel of the operator's first input spans, zyx.
+        scale: size of a voxel of the operator's first input, in voxels of *boxes*, zyx.
     """
     if hooks.order is not None:
         return turned_boxes(boxes, hooks.order)

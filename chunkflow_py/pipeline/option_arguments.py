@@ -49,7 +49,7 @@ def divide(
     others: Mapping[str, click.Option],
     ctx: click.Context,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Split a command line into arguments of *own* options, of *others*, and the rest.
+    """Split a command line into the arguments of two groups of options, and the rest.
 
     The rest starts at the first argument that is neither an option nor the value of an option.
 
@@ -60,7 +60,7 @@ def divide(
         ctx: context of the command, for messages.
 
     Raises:
-        click.NoSuchOption: an option is neither in *own* nor in *others*.
+        click.NoSuchOption: an option belongs to neither group.
     """
     divided: tuple[list[str], list[str]] = [], []
     rest = list(arguments)

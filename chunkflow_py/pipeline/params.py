@@ -306,7 +306,7 @@ class AxisType(click.IntRange):
         return int(super().convert(value, param, ctx))
 
     def _describe_range(self) -> str:
-        """Describe the range for the help, because click would write ``x<=None``."""
+        # The default text of click would be ``x<=None``.
         return "" if self.min is None and self.max is None else super()._describe_range()
 
 
@@ -421,7 +421,7 @@ def margin_option(
 
 
 def expand_margin_option(*more: str) -> Decorator:
-    """Declare ``--expand-margin-size`` of a loader; *more* are further names of the option."""
+    """Declare ``--expand-margin-size`` of a loader, optionally with further names."""
     return margin_option(
         "--expand-margin-size",
         *more,
@@ -432,7 +432,7 @@ def expand_margin_option(*more: str) -> Decorator:
 
 
 def channels_option(*more: str) -> Decorator:
-    """Declare ``--channels`` of a loader; *more* are further names of the option."""
+    """Declare ``--channels`` of a loader, optionally with further names."""
     text = "Channels to read, such as 0,2.  [default: all]"
     return click.option("--channels", *more, type=ChannelsType(), help=text)
 

@@ -8,8 +8,8 @@ source -> load, load | filter, inference | save
 - The stages run in different threads. Between two stages, up to ``--ahead`` tasks wait.
 - Inference starts a task before the previous task is finished.
 - Thread-safe loaders and savers process several tasks at once, with one thread per task.
-- Before the first task, the pipeline computes, from the last operator back to the loaders, which
-  input each operator needs for its output. A loader then knows how large a margin to read.
+- Before the first task, the pipeline computes which input each operator needs for its output. It
+  begins with the last operator and ends with the loaders, which then know the margin to read.
 """
 
 from __future__ import annotations
@@ -89,8 +89,6 @@ class _Item(NamedTuple):
 
 
 class _Made:
-    """Properties of an operator's output, derived from its first input *item* and its hooks."""
-
     def __init__(self, item: _Item) -> None:
         self.item = item
         self._voxels: Voxels | dict[str, Voxels] | None = None
@@ -180,7 +178,6 @@ class Pipeline:
         in_place: bool = False,
         listener: Listener | None = None,
     ) -> None:
-        """Number the operators that share a name, and store the settings."""
         self.operators = [
             each for operator in operators for each in (*operator.before, operator, *operator.after)
         ]
@@ -287,8 +284,8 @@ class Pipeline:
         if outline.time_points > 1 and hooks.destinations and not hooks.separates_times:
             msg = (
                 f"tasks cover {outline.time_points} time points, but {operator.name} writes files "
-                "whose names have no time index, so the files of each time point would replace the "
-                "files of the time point before; run the pipeline once for each time point, with "
+                "whose names have no time index, so each time point would replace the files of the "
+                "previous time point; run the pipeline once for each time point, with "
                 f"one index in --time-points and another address for {operator.name}"
             )
             raise OptionError(msg)
@@ -611,7 +608,6 @@ class _Failing:
 
 
 def _boxes_after(operator: Operator, boxes: Boxes, scale: Scale) -> Boxes:
-    """Return the boxes that tasks have after *operator*; an error names the operator."""
     try:
         return moved_boxes(boxes, operator.hooks, scale)
     except GeometryError as error:

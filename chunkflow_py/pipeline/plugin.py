@@ -69,8 +69,8 @@ def plugin_files(name: str, path: Path) -> dict[str, str]:
     """
     if not Path(name).expanduser().is_file():
         msg = (
-            f"plugin {name} is the file {path}, but a run needs the path of the file, because it "
-            "stores the file for its workers; give this path instead of the name"
+            f"plugin {name} is given by its name, but a run needs its path, to store the file for "
+            f"the workers; give the path {path} instead"
         )
         raise OptionError(msg)
     return {name: "code"}
@@ -174,7 +174,8 @@ def split_options(
 
     Each option that is not among *params* takes the next argument as its value, and any Python
     literals directly behind this argument as further values: ``--size 3 1 1`` has three values. The
-    values end at the name of a command or at another option. An option without values is True.
+    values end at the name of a command or at another option. An option without values has the value
+    True.
 
     Args:
         params: parameters of the command.

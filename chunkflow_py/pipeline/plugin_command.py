@@ -208,7 +208,6 @@ def _file(arguments: Sequence[str]) -> str | None:
 
 
 def _operator_argv(called: Called, own: dict[str, Any]) -> list[str]:
-    """Return the operator's arguments, from --input-names, --output-names, --args and options."""
     params = [p for p in called.operator.params if isinstance(p, click.Option)]  # type: ignore[union-attr]
     params.sort(key=lambda option: not str(option.name).startswith("input"))  # the first input
     argv = [] if own["label"] is None else ["--name", own["label"]]

@@ -6,7 +6,7 @@ A parameter with one of these annotations becomes an option of the command:
 |------------------------------------|--------------------------------------|
 | ``int``, ``float``, ``str``        | ``--size 3``                         |
 | ``bool``                           | ``--flag/--no-flag``                 |
-| ``Literal["a", "b"]``              | one of these                         |
+| ``Literal["a", "b"]``              | ``--mode a`` or ``--mode b``         |
 | ``tuple[int, int, int]``, ``Zyx``  | ``--size 3 1 1``                     |
 | ``list[int]``, ``tuple[int, ...]`` | ``--ids 3,1``                        |
 | ``tuple``, ``list``, ``dict``      | a literal, ``--size "(3, 1, 1)"``    |

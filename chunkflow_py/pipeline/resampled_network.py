@@ -13,8 +13,8 @@ then begin at the corner of this box. The output is 0 outside of the box, and ta
 box are skipped.
 
 The input of the network is float32, so that interpolated values are not rounded to the dtype of the
-image. The float32 output of the network is resampled before activation with ``--activate after``,
-conversion to uint8 and argmax.
+image. The float32 output of the network is resampled first. Activation (with ``--activate after``),
+conversion to uint8 and argmax follow.
 
 The pipeline runs three operators one after the other: an `InputResampler`, the network, and an
 `OutputResampler`. The operator of the network is the same as without resampling.
@@ -108,7 +108,7 @@ class InputGrid:
     Attributes:
         domain: bounds of the volume, in voxels of the chunk; ``None`` if unknown.
         voxel_size_nm: voxel size of the chunk, nanometres, zyx; ``None`` if unknown.
-        scale: how many voxels of the chunk a voxel of the network spans, zyx; ``None`` if unknown.
+        scale: size of a voxel of the network, in voxels of the chunk, zyx; ``None`` if unknown.
         method: method that resamples outputs of the network back to this grid.
         processed: part of *domain* that the network processes; ``None`` if unknown.
         origin: corner at which voxel 0 of the network begins, in voxels of the chunk, zyx.
@@ -144,8 +144,8 @@ class InputResampler(Resampler):
             *method* are used.
         processed: box of the image that the network processes (default: the whole image). If it is
             given, *rule* must be given.
-        mask: name of a chunk, and for each channel of the input whether only voxels at which this
-            chunk is not 0 are normalised (default: all voxels are normalised).
+        mask: name of a chunk, and one bool for each channel of the input. If the bool is true, only
+            voxels at which this chunk is not 0 are normalised (default: all voxels are normalised).
     """
 
     original: str = ""
@@ -176,14 +176,13 @@ class InputResampler(Resampler):
             self._grid = InputGrid(domain, size_nm, self._scale, method, domain)
 
     def _grid_of(self, domain: BoundingBox, size_nm: tuple[float, float, float]) -> InputGrid:
-        """Return the grid of an input with these bounds and voxel size, according to the rule."""
         if self.rule is None:
             scale = self.factor or Scale.between(self._size_nm(size_nm), size_nm)
             return InputGrid(domain, size_nm, scale, self.method, domain)  # type: ignore[arg-type]
         box = self.processed or domain
         if not domain.contains(box):
             msg = (
-                f"the statistics say that the voxels other than 0 lie in {box}, but the bounds of "
+                f"the statistics say that the nonzero voxels lie in {box}, but the bounds of "
                 f"the image are {domain} (zyx, voxels); compute the statistics of this image"
             )
             raise OptionError(msg)
@@ -245,7 +244,7 @@ class InputResampler(Resampler):
         grid = self._grid
         box = source.domain if grid.processed is None else grid.processed
         if task.bbox is not None and task.bbox.intersection(box).is_empty:
-            msg = f"task {task.bbox} does not intersect {box}, which contains all voxels but zeros"
+            msg = f"task {task.bbox} does not intersect {box}, which contains all nonzero voxels"
             raise Skip(msg)
         super().__call__(task)
         task[self.original] = grid
@@ -329,7 +328,7 @@ class OutputResampler(OperatorBase):
     @property
     @hook
     def shrinks_by(self) -> Scale | None:
-        """How many voxels of the network a voxel of the result spans, zyx; ``None`` if unknown."""
+        """Size of a voxel of the result, in voxels of the network, zyx; ``None`` if unknown."""
         return self._scale
 
     @property
@@ -353,7 +352,7 @@ class OutputResampler(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the box of the network's output, in voxels of the network, to compute *box*."""
+        """Return the output box, in voxels of the network, that the result in *box* depends on."""
         grid = self.grid()
         if self._scale is None:
             return domain
@@ -433,8 +432,8 @@ def by_voxel_size(
     """Return the rule that resamples every image to a voxel size.
 
     Args:
-        voxel_size_nm: voxel size of the network, nanometres, zyx; ``None`` to keep that of the
-            image, for all axes or for one.
+        voxel_size_nm: voxel size of the network, nanometres, zyx; ``None``, for all axes or for
+            one, keeps the voxel size of the image.
         method: method for the image and for the outputs.
     """
 

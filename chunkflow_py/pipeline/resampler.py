@@ -45,7 +45,7 @@ class Resampler(OperatorBase):
     Attributes:
         voxel_size_nm: voxel size of the result, nanometres, zyx. Along an axis with ``None``, the
             voxel size does not change.
-        factor: how many voxels of the input a voxel of the result spans, zyx.
+        factor: size of a voxel of the result, in voxels of the input, zyx.
         method: method of `chunkflow_py.core.resampling.Resampling`; ``auto`` selects ``mode`` for
             labels and ``linear`` for other chunks.
         input_name: name of the chunk to resample.
@@ -76,9 +76,9 @@ class Resampler(OperatorBase):
         if (self.voxel_size_nm is None) == (self.factor is None):
             count = "neither is" if self.factor is None else "both are"
             msg = (
-                f"resample needs either --voxel-size or --factor, but {count} given; give "
-                "--voxel-size, the size of a voxel of the result, zyx, or --factor, the size of "
-                "a voxel of the result in voxels of the chunk, zyx"
+                f"resample needs either --voxel-size or --factor, but {count} given; give either "
+                "--voxel-size (the voxel size of the result, zyx) or --factor (the voxel size of "
+                "the result divided by the voxel size of the chunk, zyx)"
             )
             raise OptionError(msg)
         self._scale = self.factor
@@ -122,7 +122,7 @@ class Resampler(OperatorBase):
     @property
     @hook
     def shrinks_by(self) -> Scale | None:
-        """How many voxels of the input a voxel of the result spans, zyx; ``None`` if unknown."""
+        """Size of a voxel of the result, in voxels of the input, zyx; ``None`` if unknown."""
         return self._scale
 
     @hook

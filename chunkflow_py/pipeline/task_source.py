@@ -54,11 +54,11 @@ class Planner:
             size.
         volume_path: volume to divide into tasks. Where *region* has no start or stop, the start or
             stop of the volume is used.
-        mip: mip of *volume_path*, in whose voxels all boxes are given.
+        mip: mip of *volume_path*. All boxes are given in voxels of this mip.
         opening: credentials and options of the volumes.
         selected: number of the first task to make, and 1 plus the number of the last task to make.
-            Tasks are numbered from 0 in *order*. If the second number is ``None``, the first
-            number and all larger numbers are selected.
+            Tasks are numbered from 0 in *order*. If the second number is ``None``, the first number
+            and all larger numbers are selected.
         order: order in which tasks are counted and made.
         bbox_file: file of boxes of interest; boxes of the grid that overlap none of these boxes are
             omitted.
@@ -250,7 +250,6 @@ class Planner:
         return kept
 
     def _part(self, total: int) -> range:
-        """Return the numbers of the selected tasks; each time point has *total* tasks."""
         first, end = self.selected
         times = self._time_range or range(1)
         before = times.start * total  # numbers begin at time point 0

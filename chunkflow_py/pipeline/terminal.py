@@ -20,7 +20,7 @@ class Command(click.Command):
     """
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return those of --help and -h that are not names of other options of the command."""
+        """Return --help and -h, without the names that other options of the command have."""
         taken = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         return [name for name in ("--help", "-h") if name not in taken]
 

@@ -50,10 +50,11 @@ class Exchange:
         objects: number of objects that all tasks write. Each object is read once.
         task_objects: number of objects that a task writes on average.
         lists: number of list requests of all tasks together.
-        peak_bytes: largest number of bytes of parts that are stored at the same time: parts from
-            finished tasks for tasks that have not begun (see
-            `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`), and the parts of
-            one task per worker, because a worker removes parts only when its task is recorded.
+        peak_bytes: largest number of bytes of parts that are stored at the same time. Stored are
+            the parts from finished tasks for tasks that have not begun (see
+            `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`). The parts that a
+            running task has read are stored too, because a worker removes them only when the task
+            is recorded.
         memory_bytes: additional memory that a process needs for the parts.
     """
 
@@ -71,7 +72,7 @@ class Exchange:
 
     @property
     def recomputation(self) -> float:
-        """Number of computed patches, divided by that of a single task that covers the volume."""
+        """Computed patches, divided by the patches that one task of the whole volume would need."""
         return self.computed / max(1, self.ideal)
 
 
@@ -135,14 +136,14 @@ def exchange_of(
     """Return the amounts that tasks exchange for one network; ``None`` without an exchange.
 
     Args:
-        patches: numbers of patches of the network, for *boxes*.
+        patches: numbers of patches that the network computes for *boxes*.
         boxes: boxes of the tasks.
         tasks: number of tasks.
         workers: number of worker processes of the run. A single worker is assumed to run the tasks
             in the order of their numbers. Several workers are assumed to use the checkerboard
             order, in which neighbouring tasks do not run at the same time.
-        share: number of tasks divided by number of boxes, because several tasks may have the same
-            box (time points), or some boxes may have no task (a mask).
+        share: number of tasks divided by number of boxes. It is not 1 if several tasks have the
+            same box (time points), or if some boxes have no task (a mask).
     """
     if patches.sharing is None:
         return None
@@ -179,7 +180,7 @@ def network_time(
     Args:
         observations: measurements of the pilot processes.
         patches: numbers of patches of the networks.
-        mean_work: mean number of input voxels of the patches that the networks compute for a task.
+        mean_work: number of input voxels of all patches of a task, as the mean over the tasks.
         stage_of: stage of each operator, by name: ``read``, ``compute`` or ``write``.
     """
 
@@ -247,7 +248,6 @@ def exchange_protocol(reads: Sequence[Transfer], writes: Sequence[Transfer]) -> 
 
 
 def _read_bytes(seen: Observation, reads: Sequence[Transfer]) -> float:
-    """Return the compressed bytes that some loaders have read for the tasks of a pilot."""
     found = 0.0
     for each in reads:
         stored, _, needed = seen.traffic.get(each.operator, (0, 0, 0))
@@ -294,9 +294,9 @@ def exchange_if_it_pays(
 ) -> Callable[[BoxGrid], Exchange | None]:
     """Return a function that estimates the exchange of patches for another task size.
 
-    The function returns ``None`` if the exchange does not pay at that size. The exchange pays if
-    writing and reading the parts takes no longer than the network time that the exchange saves at
-    the present size.
+    The function returns ``None`` if the exchange does not pay at that size. The exchange pays there
+    if writing and reading the parts takes no longer than the network time that the exchange saves
+    at the present size.
 
     Args:
         gain: gain at the present task size.

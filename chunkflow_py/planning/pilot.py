@@ -94,8 +94,9 @@ class Observation:
         begun: progress of each operator on the first task, by operator name. The three numbers are
             the time at which the operator started, the time of its latest report, and the completed
             share at that report. Times are in seconds since the start of the process.
-        traffic: three numbers of bytes for each loader, by loader name. These are the fetched
-            blocks as stored, the same blocks after decoding, and the voxels that tasks requested.
+        traffic: three numbers of bytes for each loader, by loader name. The first is the size of
+            the fetched blocks as stored, the second their size after decoding, and the third the
+            size of the voxels that tasks requested.
         failure: message of the error that ended the process, if any.
         is_refused: whether the pipeline was refused before its first task, for example because it
             needs too much memory.

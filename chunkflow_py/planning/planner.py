@@ -397,7 +397,6 @@ class _Planner:
     def _costs(
         self, hours: float | None, more: Mapping[str, float] = MappingProxyType({})
     ) -> tuple[Cost, Cost | None]:
-        """Return the costs at the on-demand and the spot price; *more* contains further items."""
         found = self.found
         hour, spot_hour, spot = self.settings.price, None, None
         if hour is None and self.instance is not None:

@@ -107,7 +107,7 @@ class Memory:
 
     @property
     def is_least(self) -> bool:
-        """Whether *bytes* is only a lower limit, because operators are not fully estimated."""
+        """Whether *bytes* is only a lower limit, because some operators are not fully estimated."""
         return bool(self.unknown) and self.how.startswith(ESTIMATED)
 
 

@@ -155,14 +155,14 @@ class Patches:
 
     @property
     def recomputation(self) -> float:
-        """Number of computed patches, divided by that of a single task that covers the volume."""
+        """Computed patches, divided by the patches that one task of the whole volume would need."""
         return self.computed / max(1, self.ideal)
 
 
 def total(boxes: Boxes, measure: Measure) -> float:
     """Return the sum of an amount over all boxes.
 
-    The amount for a box is the product of the three numbers that *measure* returns for it.
+    The amount for a box is the product of the three numbers that *measure* returns for this box.
 
     Args:
         boxes: boxes of the tasks.

@@ -180,7 +180,7 @@ def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
 
 
 def smaller_size(size: Zyx, unit: Zyx, share: float) -> Zyx | None:
-    """Return a smaller task size, in multiples of *unit*; ``None`` if one unit is too large.
+    """Return a smaller task size, a multiple of *unit*; ``None`` if even one unit is too large.
 
     The result has at most *share* times the voxels of *size*. The longest axis is reduced first, so
     that the margin around tasks grows as little as possible.

@@ -224,8 +224,8 @@ def tune(
         tolerance: largest error that the best candidate may have (99.9th percentile, in units of
             the output).
         seconds: time limit of all measurements.
-        image: image (c, z, y, x), preprocessed for the network, from which patches are cut to
-            measure the error (default: synthetic patches).
+        image: image of shape (c, z, y, x), preprocessed for the network, from which patches are cut
+            to measure the error (default: synthetic patches).
         on_measured: function that is called with each measurement.
 
     Raises:

@@ -113,11 +113,11 @@ def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the properties of the network and the device that `tune` needs to choose candidates.
 
     Yields:
-        A dictionary of the properties that need no forward pass. Its key ``memory_bytes`` is the
-        total memory of the device, ``idle_bytes`` is the memory of this process without the
-        network, and patch sizes must be multiples of ``divisor``. Then a dictionary with
-        ``whole_patch``: names of the operators that make each output voxel depend on the whole
-        patch.
+        First, a dictionary of the properties that need no forward pass. Among its keys are
+        ``memory_bytes`` (total memory of the device), ``idle_bytes`` (memory of this process
+        without the network) and ``divisor`` (each patch size must be a multiple of this number of
+        voxels). Second, a dictionary with the key ``whole_patch``: names of the operators that make
+        each output voxel depend on the whole patch.
     """
     device = device_of(request["network"]["device"])
     idle_bytes = 0 if device.type == "cuda" else _peak_memory(device, 0)
@@ -142,10 +142,10 @@ def measure(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the time, memory and error of one candidate.
 
     Yields:
-        First, ``seconds``, the median duration of a forward pass, and ``memory_bytes``, the peak
-        GPU or host memory of this process. Then ``largest``, ``percentile_999`` and ``mean``, the
-        maximum, 99.9th percentile and mean of the absolute difference from PyTorch's float32
-        output.
+        First, a dictionary with ``seconds`` (median duration of a forward pass) and
+        ``memory_bytes`` (peak GPU or host memory of this process). Second, a dictionary with
+        ``largest``, ``percentile_999`` and ``mean``: maximum, 99.9th percentile and mean of the
+        absolute difference from PyTorch's float32 output.
     """
     device = device_of(request["network"]["device"])
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
@@ -186,7 +186,7 @@ def _backend(request: dict[str, Any]) -> Backend:
 
 
 def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
-    """Return float32 patches, (count, c, z, y, x), from the image or, without one, synthetic."""
+    """Return float32 patches of shape (count, c, z, y, x), cut from an image or synthetic."""
     size = tuple(request["candidate"]["input_patch_size"])
     channels = request["network"]["num_input_channels"]
     if request["image"] is None:  # a larger count begins with the same patches

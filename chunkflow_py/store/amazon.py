@@ -29,7 +29,7 @@ _REGION_S = 5
 
 
 def _endpoint() -> str | None:
-    """Return the endpoint from boto3's environment variables; ``None`` means that of AWS."""
+    """Return the endpoint in boto3's environment variables; ``None`` for the endpoint of AWS."""
     for variable in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"):
         if named := os.environ.get(variable):
             return check_host(named, variable).rstrip("/")

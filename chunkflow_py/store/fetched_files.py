@@ -225,7 +225,6 @@ def _cached(entry: Path, name: str, address: str) -> FetchedFile | None:
 
 
 def _stored(entry: Path, name: str, address: str, write: Callable[[Path], None]) -> FetchedFile:
-    """Call *write* to write a file, make this file an entry of the cache, and return the file."""
     scratch = local_cache.scratch_folder(entry)
     try:
         with os_errors("write", scratch):

@@ -109,7 +109,6 @@ def _credentials(url: str, bucket: str) -> tuple[Callable[[], Any], str | None]:
 
 
 def _are_named() -> bool:
-    """Return whether Google's tools find a file with the credentials of the user."""
     if os.environ.get("GOOGLE_APPLICATION_CREDENTIALS"):
         return True
     folder = os.environ.get("CLOUDSDK_CONFIG") or "~/.config/gcloud"

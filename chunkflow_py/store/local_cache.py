@@ -65,7 +65,7 @@ def scratch_folder(entry: Path) -> Path:
 
 
 def seal(scratch: Path) -> None:
-    """Write ``contents.json``, the last file of an entry, with the SHA-256 of each other file.
+    """Write ``contents.json``, the last file of an entry, with the SHA-256 of all other files.
 
     Args:
         scratch: temporary folder of the entry.

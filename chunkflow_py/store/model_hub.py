@@ -118,8 +118,8 @@ class HubFile:
         """Write the content of the file to *target*.
 
         Args:
-            target: path of a new file. During the download, a temporary folder with the name of the
-                file and ``.hub`` exists beside the file.
+            target: path of a new file. During the download, a temporary folder exists beside the
+                file; its name is the file name followed by ``.hub``.
             most: limit of the size of the file, bytes.
             retry_policy: deadlines and retries of requests.
 

@@ -69,7 +69,7 @@ class RecordingStore:
         return self._store.put_if_absent(key, data)
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace an object by the result of *change*, record nothing, and return the content."""
+        """Replace an object by the result of *change*, record nothing; return the new content."""
         return self._store.update(key, change)
 
     def delete(self, key: str) -> None:

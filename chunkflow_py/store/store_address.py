@@ -92,8 +92,8 @@ def check_host(url: str, what: str = "") -> str:
         msg = f"{what} is {shown!r}, but must be the address of a server, such as http://host:9000"
     else:
         msg = (
-            f"{shown!r} is not the address of a web server; write https://host/path, and in a "
-            "password %2F for /, %3A for : and %40 for @"
+            f"{shown!r} is not the address of a web server; write https://host/path; in a "
+            "password, write %2F instead of /, %3A instead of :, and %40 instead of @"
         )
     raise VolumeError(msg)
 
@@ -136,8 +136,9 @@ def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
         return prefix
     nearest = "/".join([f"{scheme}://{bucket}", *(CONTROL.sub("", part) for part in good)])
     msg = (
-        f"{f'{scheme}://{bucket}/{prefix}'!r} is not valid, because a part is empty, . or .., or "
-        f"contains a control character; the nearest valid address is {nearest}"
+        f"{f'{scheme}://{bucket}/{prefix}'!r} is not valid, because a part between "
+        "slashes is empty, is '.' or '..', or contains a control character; "
+        f"the nearest valid address is {nearest}"
     )
     raise VolumeError(msg)
 

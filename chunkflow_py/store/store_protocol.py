@@ -97,7 +97,7 @@ class Store(Protocol):
             most: limit of the size of the object, in bytes; a larger object is not read.
 
         Raises:
-            VolumeError: the object is larger than *most*.
+            VolumeError: the object is larger than the limit *most*.
         """
 
     def get_range(self, key: str, start: int, stop: int) -> bytes | None:

@@ -129,7 +129,7 @@ class CountStore:
         return found
 
     def read(self, regions: Sequence[Region] | None = None) -> Iterator[TaskCounts]:
-        """Yield the counts of each of *regions*, in their order (default: all stored regions).
+        """Yield the counts of the given regions, in this order (default: all stored regions).
 
         Raises:
             VolumeError: an object is missing or damaged, or has another kind or other settings.
@@ -183,7 +183,7 @@ def place_of(url: str) -> str:
 
 
 def counted_region(task: Task, chunk: Chunk, *others: Chunk) -> Region:
-    """Return the region whose voxels a task counts: the part of the task's box in all chunks.
+    """Return the region whose voxels a task counts: the part of its box that all chunks cover.
 
     The margin of *chunk* around the task's box is left out, so that no voxel is counted by two
     tasks. If *chunk* does not contain the task's box, all voxels of *chunk* are counted.

@@ -135,7 +135,7 @@ class WebStore:
             key: key of the object.
             headers: headers of the request.
             most: limit of the size of the decoded body, bytes.
-            enough: number of bytes of the body after which reading may stop, if the status is 200.
+            enough: if the status is 200, reading may stop after this number of bytes of the body.
         """
         address = f"{self.url}/{quote(check_key(key, self.url))}"
 

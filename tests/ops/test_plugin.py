@@ -424,5 +424,5 @@ def test_what_a_run_takes_along(tmp_path, monkeypatch):
     assert read_line(score)[0].body.code == ("the scoring function MinSize<int>, as C++",)
     monkeypatch.setenv("CHUNKFLOW_PLUGIN_DIR", str(tmp_path))
     (found,) = (stage.body for stage in stages("plugin -f double"))
-    with pytest.raises(OptionError, match="plugin double is the file .*/double.py, but a run"):
+    with pytest.raises(OptionError, match=r"plugin double is given by its name, .* path .*/double"):
         _ = found.needed_files

@@ -272,7 +272,6 @@ def _zyx(three: list[int]) -> str:
 
 
 def _named(word: str, names: dict[str, str]) -> str:
-    """Return a command-line argument with the names of files in place of their placeholders."""
     for mark, name in names.items():
         if mark in word:
             return word.replace(mark, name)

@@ -161,10 +161,11 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
 def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, float] | None:
     """Return the mean step across the face in the middle of a slab, and the mean of other steps.
 
-    A step is the difference between two neighbouring voxels along *axis*; for labels, 1 or 0.
+    A step is the difference between two neighbouring voxels along *axis*. For labels, a step is 1
+    if the two labels differ, else 0.
 
     Args:
-        array: slab, (…, z, y, x), with equally many voxels on both sides of the face along *axis*.
+        array: slab of shape (…, z, y, x). The face is in the middle of the slab along *axis*.
         axis: axis perpendicular to the face: 0, 1 or 2 for z, y or x.
         labels: whether the voxels are labels.
 

@@ -183,7 +183,8 @@ def png_of(image: NDArray[np.uint8]) -> bytes:
     """Return the bytes of a PNG file (ISO/IEC 15948) of an image, without an image library.
 
     Args:
-        image: (rows, columns) grey levels, or (rows, columns, 3) red, green and blue.
+        image: array of grey levels, of shape (rows, columns), or of red, green and blue, of shape
+            (rows, columns, 3).
     """
     rows, columns = image.shape[:2]
     colour = 2 if image.ndim == 3 else 0

@@ -19,7 +19,7 @@ LAYER_TYPES = ("image", "segmentation", "probability_map", "affinity_map", "unkn
 
 
 class Chunk(NDArrayOperatorsMixin):
-    """An array (z, y, x) or (c, z, y, x) with its position in the volume.
+    """An array of shape (z, y, x) or (c, z, y, x), with its position in the volume.
 
     Other attributes and methods are those of the array: ``chunk.mean()`` calls ``array.mean()``.
 
@@ -201,7 +201,6 @@ class Chunk(NDArrayOperatorsMixin):
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """Apply a ufunc to the arrays; results of the chunk's shape become chunks."""
         arrays = [value.array if isinstance(value, Chunk) else value for value in inputs]
         outs = kwargs.get("out", ())
         first = next(value for value in (*inputs, *outs) if isinstance(value, Chunk))
@@ -354,7 +353,7 @@ class ProbabilityMap(Chunk):
         num_peaks: float = np.inf,
         return_confidences: bool = True,
     ) -> Any:
-        """Return global positions (n, 3) and heights of peaks; ``None`` if there are no peaks.
+        """Return positions, of shape (n, 3), and heights of the peaks; ``None`` without peaks.
 
         As in 1.x, the array is first changed in place: its mean is subtracted, negative values
         become 0, and the result is divided by its maximum.

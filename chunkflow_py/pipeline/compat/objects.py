@@ -20,7 +20,7 @@ class PointCloud:
     """Positions of points and their voxel size.
 
     Attributes:
-        points: positions (n, 3), zyx, voxels.
+        points: positions in voxels, zyx, as an array of shape (n, 3).
         voxel_size: edge lengths of a voxel, nanometres, zyx.
     """
 
@@ -44,14 +44,15 @@ class Synapses:
     """T-bars (presynaptic points) with their postsynaptic points, which methods edit in place.
 
     Attributes:
-        pre: positions of the T-bars, (n, 3) int32, zyx, voxels.
-        post: postsynaptic points, (m, 4) int32: row in *pre*, then z, y, x in voxels; or ``None``.
-        pre_confidence: confidence of each T-bar, (n,), or ``None``.
-        post_confidence: confidence of each postsynaptic point, (m,), or ``None``.
+        pre: positions of the T-bars in voxels, zyx, as an array of shape (n, 3), int32.
+        post: postsynaptic points, as an array of shape (m, 4), int32; ``None`` without points. The
+            four numbers of a point are the row of its T-bar in *pre*, then z, y and x in voxels.
+        pre_confidence: confidence of each T-bar, of shape (n,), or ``None``.
+        post_confidence: confidence of each postsynaptic point, of shape (m,), or ``None``.
         resolution: edge lengths of a voxel, nanometres, zyx, or ``None``.
         users: names of the annotators, or ``None``.
-        pre_users: index into *users* for each T-bar, (n,), or ``None``.
-        post_users: index into *users* for each postsynaptic point, (m,), or ``None``.
+        pre_users: index in *users* for each T-bar, of shape (n,), or ``None``.
+        post_users: index in *users* for each postsynaptic point, of shape (m,), or ``None``.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Synapses:
 
     @property
     def distances_from_pre_to_post(self) -> NDArray[Any]:
-        """Distance of each postsynaptic point from its T-bar, (m,), voxels."""
+        """Distance in voxels of each postsynaptic point from its T-bar, of shape (m,)."""
         if self.post is None:
             return np.zeros(0, np.float32)
         apart = self.post_coordinates - self.pre[self.post[:, 0]]

@@ -184,7 +184,7 @@ class BoundingBox:
 
     @classmethod
     def from_points(cls, points: Any) -> BoundingBox:
-        """Return the box from the lowest to the highest coordinates of points (n, 3)."""
+        """Return the box from the lowest to the highest coordinates of points of shape (n, 3)."""
         import numpy as np
 
         array = np.asarray(points)
@@ -305,7 +305,7 @@ class BoundingBoxes(UserList[BoundingBox]):
 
     @classmethod
     def from_array(cls, arr: Any, is_zyx: bool = True) -> BoundingBoxes:
-        """Return the boxes of an array (n, 6): start and stop, zyx or xyz."""
+        """Return the boxes of an array of shape (n, 6): start and stop, each zyx or xyz."""
         boxes = (BoundingBox.from_list(row) for row in arr.tolist())
         return cls(box if is_zyx else box.inverse_order() for box in boxes)
 

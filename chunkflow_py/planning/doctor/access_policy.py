@@ -2,7 +2,7 @@
 
 For AWS, the permissions are two policies. Each policy has the same statements as the policy in
 ``deploy/aws/fleet.yaml`` (an AWS CloudFormation stack), but with the addresses of one run. A test
-compares the policies with the stack. For Google Cloud Storage, the permissions are roles to grant.
+compares the policies with this stack. For Google Cloud Storage, the permissions are roles to grant.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ class Policy:
     """Permissions that the submitter and the workers of a run need.
 
     Attributes:
-        run: address of the run directory for the report, without credentials.
+        run: address of the run directory without credentials, for the report.
         home: address of the run directory to which the policies give access; ``None`` if the
             directory is not in a cloud, where no policy is needed.
         outputs: objects that the run writes.
         inputs: objects that the run only reads, including output of other runs that this run
             reuses.
-        queue: ARNs of the queue and of its dead-letter queue; ``None`` if the run has no SQS queue.
+        queue: the ARN of the queue and the ARN of its dead-letter queue; ``None`` if the run has no
+            SQS queue.
         stages: number of steps of the run.
         remarks: sentences about needed permissions that the policies do not contain.
     """
@@ -275,7 +276,6 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _declared_places(spec: Spec, key: str) -> Iterator[str]:
-    """Yield the addresses in *spec* that operators read (*key* ``reads``) or write (``writes``)."""
     for stage in spec.steps:
         for _, options in stage.options:
             yield from options.get(key, ())
