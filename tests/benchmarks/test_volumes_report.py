@@ -156,9 +156,9 @@ def _converted(contestant: str, seconds: float, **more: Any) -> dict[str, Any]:
 def test_a_conversion_is_compared_with_libraries(seconds: float, verdict: str) -> None:
     """Whole processes are compared; there is no verdict if the copies differ."""
     runs = [_converted(SYNCED, seconds), _converted(CONVERT_PEER, 10)]
-    assert _line(f"zarr, {SYNCED}", *runs).verdict == verdict
+    assert _line(f"speed of `{SYNCED}`", *runs).verdict == verdict
     runs[1]["checksum"] = 8
-    assert _line(f"zarr, {SYNCED}", *runs).verdict == "not measured: the copies differ"
+    assert _line(f"speed of `{SYNCED}`", *runs).verdict == "not measured: the copies differ"
 
 
 @pytest.mark.parametrize(("peak", "verdict"), [(1.09e9, "met"), (1.11e9, "not met")])
