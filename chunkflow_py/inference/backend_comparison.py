@@ -189,7 +189,8 @@ def choose_backend(
 ) -> BackendChoice:
     """Time each backend on a few batches; return the fastest whose error is within *tolerance*.
 
-    Only one backend at a time is in memory. If two backends are equally fast, the first is chosen.
+    Only one backend at a time is in memory. Of two equally fast backends, the one that comes first
+    in *names* is chosen.
 
     Args:
         make: function that receives the name of a backend and a dtype, and returns the backend. If

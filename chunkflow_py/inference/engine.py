@@ -3,7 +3,7 @@
 Except for input and result, the memory needed does not depend on the size of a box along z.
 
 ```
-PatchLoader        cut and normalise patches -> batches      (GPU: in another thread, ahead)
+PatchLoader        cut and normalise patches -> batches      (GPU: in another thread)
 Engine (thread)    network -> Blender: sums -> complete regions
 OutputWriter       mean -> output dtype -> result            (GPU: in another thread)
 ```

@@ -511,7 +511,7 @@ def test_weights_given_as_the_model(tmp_path):
         ("x[0]", r"returned shape \(1, 8, 16, 16\) for a batch of shape \(2, 1, 8, 16, 16\)"),
         (
             "[x, x]",
-            "returned a list of 2 items, not one tensor; list .* or return one",
+            "returned a list of 2 items, not one tensor; name .* or return one",
         ),
         ("{'a': x, 'b': x}", r"returned a dict of 2 items \(a, b\), not one tensor"),
         ("None", "returned a NoneType, not one tensor"),
