@@ -50,7 +50,7 @@ def as_stored(
     Returns:
         (n, c, z, y, x): *output* itself if *layout* is the stored convention, else a copy. Values
         at the lower voxel of an edge are moved to the upper voxel. Plane 0 along the axis of the
-        edge is then set to 0, because the lower voxels of these edges are outside the patch.
+        edge is then set to 0, because the lower voxel of each edge there is outside the patch.
     """
     if layout == DEFAULT_LAYOUT:
         return output

@@ -244,14 +244,15 @@ def _outputs(
     if not names:
         if channels or len(kinds) > 1:
             option = "--output-channels" if channels else "--output-kind"
-            msg = f"{option} has values for outputs without names; add --output-names"
+            msg = f"{option} needs the names of the outputs; add --output-names"
             raise OptionError(msg)
         return ()
     if len(names) != len(channels or ()) or (kinds and len(kinds) != len(names)):
         msg = (
             f"--output-names lists {len(names)} outputs, --output-channels lists "
-            f"{len(channels or ())} and --output-kind lists {len(kinds)}; list a name and a number "
-            "of channels for every output, and either a kind for every output or none"
+            f"{len(channels or ())} numbers, and --output-kind lists {len(kinds)} kinds; list a "
+            "name and a number of channels for every output, and either a kind for every output "
+            "or no kinds"
         )
         raise OptionError(msg)
     rows = zip_longest(names, channels or (), kinds)

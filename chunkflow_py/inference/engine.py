@@ -428,8 +428,8 @@ class Engine:
             return output
         if size != geometry.input_patch_size:
             msg = (
-                f"the network returned patches of size {size}, neither the input patch size "
-                f"{geometry.input_patch_size} nor the output patch size "
+                f"the network returned patches of size {size}, but must return patches of the "
+                f"input patch size {geometry.input_patch_size} or of the output patch size "
                 f"{geometry.output_patch_size} (zyx, voxels); change --output-patch-size"
             )
             raise ModelError(msg)

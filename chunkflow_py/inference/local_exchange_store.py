@@ -22,7 +22,7 @@ MOST_BYTES = 128 * 1024**2
 
 
 class LocalParts:
-    """A `PartStore` for the tasks of one process. When a task is done, its parts are removed.
+    """A `PartStore` for the tasks of one process; parts for a task are removed when it is done.
 
     Args:
         most_bytes: limit of the memory for all objects together, in bytes. An object that would

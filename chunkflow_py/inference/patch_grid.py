@@ -369,7 +369,7 @@ class PatchGrid:
         return np.clip(index, 0, length - 1) + low
 
     def breaks_congruence(self, divisor: Zyx) -> bool:
-        """Return whether the shift between some two patches is not a multiple of *divisor*.
+        """Return whether there are two patches whose distance is not a multiple of *divisor*.
 
         A network with pooling returns different values for the same voxel in two such patches.
 

@@ -49,10 +49,10 @@ class Backend(Protocol):
                 use *batch* after the call.
 
         Returns:
-            (n, c, z, y, x) on `device`, in float32, bfloat16 or float16. The size is the input
-            patch size or the output patch size; the strides may be of any kind. The caller must not
-            change this result. The result may share memory with *batch*. The result is valid until
-            the next call, or until *batch* changes.
+            (n, c, z, y, x) on `device`, in float32, bfloat16 or float16. The size along z, y and x
+            is the input patch size or the output patch size. The tensor may have any strides. The
+            caller must not change this result. The result may share memory with *batch*. The result
+            is valid until the next call, or until *batch* changes.
 
         Raises:
             ModelError: the network failed on a batch of this shape.

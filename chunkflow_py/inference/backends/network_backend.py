@@ -309,9 +309,10 @@ class NetworkBackend:
             raise ModelError(msg)
         if found[2:] not in self._sizes:
             msg = (
-                f"model {self.model} returned patches of size {Zyx.of(found[2:])}, neither "
-                f"the input patch size {self._sizes[0]} nor the output patch size {self._sizes[1]} "
-                f"(zyx, voxels); use --output-patch-size {' '.join(map(str, found[2:]))}"
+                f"model {self.model} returned patches of size {Zyx.of(found[2:])}, but must return "
+                f"patches of the input patch size {self._sizes[0]} or of the output patch size "
+                f"{self._sizes[1]} (zyx, voxels); use --output-patch-size "
+                f"{' '.join(map(str, found[2:]))}"
             )
             raise ModelError(msg)
 

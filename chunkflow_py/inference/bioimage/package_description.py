@@ -48,8 +48,8 @@ class TensorDescription:
             along each axis whose size is fixed, voxels.
         step: for an input, the increment of the size along each axis, voxels; 0 along an axis of
             fixed size.
-        growth: for an output, how many voxels the output is larger than the input along each axis
-            (a negative number: smaller). Axes of fixed size are left out.
+        growth: for an output, by how many voxels the output exceeds the input along each axis. A
+            negative number means that the output is smaller. Axes of fixed size are left out.
         halo: for an output, the number of invalid voxels at each end of each axis. These voxels
             must be cropped.
         batch: largest number of samples in a batch, or ``None`` if there is no limit.
