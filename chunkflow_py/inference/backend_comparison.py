@@ -146,8 +146,8 @@ class BackendTrial:
 
     Attributes:
         name: name of the backend.
-        seconds: median time of a forward pass in seconds, with the requested dtype; ``None`` if
-            the backend did not run.
+        seconds: median time of a forward pass, seconds, in the dtype of the production run;
+            ``None`` if the backend did not run.
         error: largest absolute difference between the results of this backend and of PyTorch, both
             computed in float32. If the largest absolute value of PyTorch's result is above 1, the
             difference is divided by that value. ``None`` if the backend did not run.

@@ -301,7 +301,8 @@ class ExchangeCounts:
 
     Attributes:
         found: number of patches for which a part was used.
-        refused: number of objects or parts that could not be used, by `PartsError.kind`.
+        refused: dict from the reason (`PartsError.kind`) to the number of objects or parts that
+            could not be used for this reason.
         passed: number of parts that were passed to the store.
         bytes_passed: bytes of all parts that were passed to the store.
         objects_passed: number of objects that were passed to the store.

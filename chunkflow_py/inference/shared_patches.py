@@ -19,7 +19,7 @@ larger or smaller than the other parts of the patch.
 
 The amounts are exact for tasks that run strictly in the given order. More is written if two workers
 compute the same patch, because they work on neighbouring tasks at the same time. Less is written if
-some tasks are already recorded.
+some tasks are already recorded as done.
 """
 
 from __future__ import annotations
@@ -208,8 +208,8 @@ class SharedPatches:
         the part) is done. The stored parts are counted at a few times, and the result is the
         maximum:
 
-        * Tasks run in the order of their numbers: after each of some tasks in the middle of the
-          plan. Several tasks are considered, because the parts at each boundary differ in size.
+        * Tasks run in the order of their numbers: after each of a few tasks in the middle of the
+          grid. Several tasks are considered, because the parts at each boundary differ in size.
         * Tasks run in the checkerboard order: after each of the eight colours, in the first, the
           middle and the last slab.
 

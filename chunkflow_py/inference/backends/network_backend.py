@@ -252,8 +252,8 @@ class NetworkBackend:
         if len(found) < len(self._outputs):
             msg = (
                 f"model {self.model} returned {len(found)} outputs, but --output-names lists "
-                f"{len(self._outputs)} ({', '.join(self._outputs)}); list at most {len(found)} "
-                "names"
+                f"{len(self._outputs)} ({', '.join(self._outputs)}); list only "
+                "outputs that the network returns"
             )
             raise ModelError(msg)
         parts: list[torch.Tensor] = []
