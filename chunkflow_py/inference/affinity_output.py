@@ -1,8 +1,9 @@
 """Convert affinities from the convention of a network to the convention in which they are stored.
 
-An affinity belongs to an edge between two neighbouring voxels. The network may put an affinity at
-the lower voxel of the edge (``source``) or at the upper voxel (``target``). The stored convention
-is ``target``, with the channels in the order x, y, z:
+An affinity belongs to an edge between two neighbouring voxels. The network may store an affinity at
+the voxel of the edge that has the lower index (the lower voxel; ``source``) or at the voxel that
+has the higher index (the upper voxel; ``target``). The stored convention is ``target``, with the
+channels in the order x, y, z:
 
 ```
 network, at source      a   b   c   .      value at the lower voxel of each edge
@@ -49,7 +50,7 @@ def as_stored(
     Returns:
         (n, c, z, y, x): *output* itself if *layout* is the stored convention, else a copy. Values
         at the lower voxel of an edge are moved to the upper voxel. Plane 0 along the axis of the
-        edge becomes 0, because the edges of this plane lead out of the patch.
+        edge is then set to 0, because the lower voxel of each edge there is outside the patch.
     """
     if layout == DEFAULT_LAYOUT:
         return output
@@ -82,8 +83,8 @@ def check_layout(
         output_patch_size: size of the output patch, voxels, zyx.
 
     Raises:
-        OptionError: the output contains no affinities, or affinities must be moved by one voxel
-            although the output patch is as large as the input patch along some axis.
+        OptionError: the output contains no affinities. Or affinities must be moved by one voxel,
+            but the output patch has no margin along some axis (it is as large as the input patch).
     """
     if layout == DEFAULT_LAYOUT:
         return

@@ -2,8 +2,8 @@
 
 Each output is mapped back to the original orientation. A probability belongs to one voxel and moves
 with this voxel. An affinity belongs to two voxels: channel d at voxel v links v to its lower
-neighbour v-1 along axis d. In a patch flipped along d, the lower neighbour is the former upper
-neighbour, so after flipping back, the value is one voxel too low:
+neighbour v-1 along axis d. A flip along d exchanges the lower and the upper neighbour of each
+voxel. When the output is flipped back, each affinity is therefore one voxel too low along d:
 
 ```
 links of the patch          0 - 1 - 2 - 3        affinity   .  a  b  c     at 0 1 2 3
@@ -12,9 +12,9 @@ flipped back                                                a  b  c  .
 moved to the next voxel                                     .  a  b  c
 ```
 
-The lowest plane (.) receives no value from a patch flipped along d. The mean in this plane is
-therefore over the patches that are not flipped along d. A transpose of y and x swaps the channels y
-and x.
+Plane 0 along d (the dot in the drawing) receives no value from a patch flipped along d. The mean in
+plane 0 is therefore computed from the patches that are not flipped along d. A transpose of y and x
+swaps the channels y and x.
 
 A vector belongs to one voxel and has a direction, such as towards the centre of a cell. In a patch
 flipped along d, the component along d has the opposite sign, so it is negated when the output is
@@ -104,14 +104,15 @@ def augmented(
             is as large as the input, or smaller by an equal margin at both ends. The output must
             not yet be multiplied by blending weights.
         batch: (n, c, z, y, x) with equal sizes along y and x; not changed.
-        kind: ``affinity`` if the first three channels are affinities x, y, z with the lower
-            neighbour; ``vector`` if they are the components x, y, z of a vector. All other
-            channels, and all channels of any other kind, are values of single voxels.
+        kind: ``affinity`` if the first three channels are the affinities of a voxel with its lower
+            neighbours along x, y and z. ``vector`` if the first three channels are the components
+            x, y and z of a vector. All other channels, and all channels of any other kind, are
+            values of single voxels.
         in_plane: use the 8 symmetries that do not flip z instead of all 16.
 
     Returns:
-        (n, c, z, y, x) float32. In the lowest plane along an axis, the affinities along this axis
-        are the mean over the symmetries that do not flip this axis.
+        (n, c, z, y, x) float32. In plane 0 along an axis, the affinities along this axis are the
+        mean over the symmetries that do not flip this axis.
 
     Raises:
         OptionError: patches are not square in plane, or an affinity or vector output has fewer

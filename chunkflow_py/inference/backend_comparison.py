@@ -146,8 +146,8 @@ class BackendTrial:
 
     Attributes:
         name: name of the backend.
-        seconds: median time of a forward pass in seconds, with the requested dtype; ``None`` if
-            the backend did not run.
+        seconds: median time of a forward pass, seconds, in the dtype of the production run;
+            ``None`` if the backend did not run.
         error: largest absolute difference between the results of this backend and of PyTorch, both
             computed in float32. If the largest absolute value of PyTorch's result is above 1, the
             difference is divided by that value. ``None`` if the backend did not run.
@@ -189,7 +189,8 @@ def choose_backend(
 ) -> BackendChoice:
     """Time each backend on a few batches; return the fastest whose error is within *tolerance*.
 
-    Only one backend at a time is in memory. If two backends are equally fast, the first is chosen.
+    Only one backend at a time is in memory. Of two equally fast backends, the one that comes first
+    in *names* is chosen.
 
     Args:
         make: function that receives the name of a backend and a dtype, and returns the backend. If

@@ -72,10 +72,10 @@ def create_backend(
 ) -> Backend:
     """Load a network and return it ready for batches of patches.
 
-    The framework ``universal`` runs Python code that defines ``PatchInferencer``. For any other
-    model, ``universal`` does the same as ``pytorch``: for a built-in network, a TorchScript or
-    exported program, a model script of cellmap-flow, or Python code that defines only
-    ``InstantiatedModel``.
+    The framework ``universal`` runs Python code that defines ``PatchInferencer``. With any other
+    model, ``universal`` does the same as ``pytorch``. Other models are built-in networks,
+    TorchScript or exported programs, model scripts of cellmap-flow, and Python code that defines
+    only ``InstantiatedModel``.
 
     Python code of a model runs with all permissions of the user.
 
@@ -90,13 +90,13 @@ def create_backend(
             built-in network.
         weights: path of the weight file, if the model needs one.
         num_input_channels: number of channels of the input.
-        num_output_channels: number of channels of all outputs of the network together.
+        num_output_channels: total number of channels of all outputs of the network.
         batch_size: number of patches in every batch.
         device: ``auto``, ``cpu``, ``cuda``, or one of several GPUs such as ``cuda:1``.
         backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime`` or
             ``auto``.
-        dtype: arithmetic of the network; ``bfloat16`` and ``float16`` (CUDA only) leave
-            the normalisation layers of the network in float32.
+        dtype: dtype in which the network computes: ``float32``, ``bfloat16``, or on CUDA
+            ``float16``. Normalisation layers always compute in float32.
         compile: compile the network for the shape of the batch (``torch`` only).
         tf32: let CUDA round float32 numbers to 10 bits of mantissa before they are multiplied.
         cuda_graphs: on CUDA, capture the forward pass once and replay it, where possible.
@@ -106,16 +106,17 @@ def create_backend(
             are keys of the dict. If the network returns a tuple, the first items of the tuple get
             these names.
         output_channels: number of channels of each of *outputs*.
-        affinity_order: order of the channels of affinities that the network returns.
+        affinity_order: order of the affinity channels that the network returns.
         affinity_at: voxel at which the network returns an affinity; see `AffinityLayout`.
         affinity_channels: first channel of each group of three affinities. These affinities are
             converted from *affinity_order* and *affinity_at* to the stored convention.
         window: blending weights of the voxels of an output patch, (z, y, x) float32. Only the
             framework ``universal`` multiplies its results by these weights.
         trust_weights: unpickle any object in the weight file. Such a file can run code.
-        orientations: for a MONAI bundle, the orientation that the network expects and the
-            orientation of the image.
-        in_memory: the network itself, which is copied. *model* is then only a name for messages.
+        orientations: for a MONAI bundle, two orientations: that of the images for which the network
+            was trained, and that of the image to process.
+        in_memory: a network that is already in memory; a copy of this network is run. *model* is
+            then only a name for messages.
         patches: batches with which ``auto`` compares the backends (default: synthetic batches).
         folds: for ``nnunet``, the folds of the cross-validation whose networks are averaged
             (default: all folds).
@@ -253,7 +254,6 @@ def create_backend(
 
 
 def _kernel_dims(network: Any) -> frozenset[int]:
-    """Return whether the network has kernels with 2 axes, with 3 axes, or both."""
     weights = network.parameters() if hasattr(network, "parameters") else ()
     return frozenset(weight.ndim - 2 for weight in weights if weight.ndim in {4, 5})
 
@@ -265,7 +265,6 @@ def _no_weights(weights: str | None, model: str) -> None:
 
 
 def _from_file(model: str, shape: tuple[int, ...], backend: str, dtype: str, device: str) -> Core:
-    """Return a network of an .onnx or .xml file, run by the library that reads the file."""
     if backend == "openvino" or PurePath(model).suffix == ".xml":
         from chunkflow_py.inference.backends.openvino_core import OpenVinoCore
 

@@ -15,10 +15,10 @@ done      |===|           returned, because   done  |=====|
 kept          |=========|                     kept        |=====| stored in `carry` until layer k+1
 ```
 
-The memory that is needed is the strip, and the planes that two layers share. The amount does not
-depend on the size of the box along z. A row is still in the CPU cache when it is returned. Sums are
-computed in float32 and in the order of the grid, so a voxel has the same bytes in every box that
-contains the voxel.
+Blending needs memory for the strip and for the planes that two layers share. The amount of memory
+does not depend on the size of the box along z. A row is still in the CPU cache when it is returned.
+Sums are computed in float32 and in the order of the grid, so a voxel has the same bytes in every
+box that contains the voxel.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class BlendedRegion(NamedTuple):
     Attributes:
         box: box of the voxels.
         sums: (c, z, y, x) float32, Σ w·p; may be overwritten; valid until the next region.
-        weights: (z, y, x) float32, Σ w; must not be changed. If *share* is not ``None``, only
-            patches with values are summed. At voxels without such patches, the weight is then the
-            smallest positive number, not 0, so that the sums can be divided by the weights.
+        weights: (z, y, x) float32, Σ w; must not be changed. If *share* is not ``None``, patches
+            without values (skipped patches) are not summed. The weight of a voxel that only such
+            patches cover is then the smallest positive number instead of 0, so that the sums can be
+            divided by the weights.
         share: (z, y, x) float32 in [0, 1]: Σ w over the patches with values, divided by Σ w over
             all patches. ``None`` if the share is 1 everywhere or was not requested.
     """
@@ -63,9 +64,10 @@ class BlendedRegion(NamedTuple):
 
 
 class Blender:
-    """Computes Σ w·p and Σ w over patches with values p and weights w, which come in grid order.
+    """Computes Σ w·p and Σ w over patches with values p and weights w.
 
-    Buffers are reused for the next box if the next box needs buffers of the same shapes.
+    Patches must be added in the order of the grid. The buffers are reused for the next box, if that
+    box needs buffers of the same shapes.
 
     Args:
         window: weights of the voxels of an output patch, (z, y, x) float32. Sums are computed on
@@ -151,18 +153,15 @@ class Blender:
                     into.copy_(part)
 
     def _parts(self, patch: BoundingBox) -> Iterator[tuple[bool, tuple[slice, slice, slice]]]:
-        """Divide a patch into boxes; yield whether a box is fresh, and the slices of the box.
-
-        No earlier patch covers a fresh box.
-
-        ```
-        z   +-----------------+       1  planes that the previous layer touched
-            |        1        |       2  lines that the previous row touched
-            +-----+-----------+       3  columns that the previous patch touched
-            | 2,3 |   fresh   |
-            +-----+-----------+
-        ```
-        """
+        # Divide a patch into boxes; yield whether a box is fresh, and the slices of the box.
+        #
+        # No earlier patch covers a fresh box.
+        #
+        # z   +-----------------+       1  planes that the previous layer touched
+        #     |        1        |       2  lines that the previous row touched
+        #     +-----+-----------+       3  columns that the previous patch touched
+        #     | 2,3 |   fresh   |
+        #     +-----+-----------+
         touched = [
             starts[k - 1] + size - starts[k] if (k := starts.index(start)) else 0
             for starts, start, size in zip(
@@ -284,7 +283,8 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
     the three axes:
 
     * ``wu``: exp(−Σ 1/(1−u²)), u = 2(i+1)/(n+1) − 1, rescaled linearly to [1, 1e6];
-    * ``zung``: exp(−Σ (u(1−u))^(−3/2)), u = (i+1)/(n+1), divided by its maximum, at least 1e-6;
+    * ``zung``: exp(−Σ (u(1−u))^(−3/2)), u = (i+1)/(n+1), divided by its maximum;
+      weights below 1e-6 are set to 1e-6;
     * ``gaussian``: a Gaussian with standard deviation n/8 around the centre, with the maximum 1;
       weights below 1e-6 are set to 1e-6;
     * ``gaussian-monai``: the window of MONAI, which is like ``gaussian``, but weights below 1e-3
@@ -300,7 +300,7 @@ def create_window(size: Zyx, bump: Bump = "wu") -> NDArray[np.float32]:
 
     Returns:
         (z, y, x) float32, positive everywhere and symmetric along each axis. Exception: ``nnunet``
-        is symmetric only along axes of odd size, because the centre of the Gaussian is a voxel.
+        is symmetric only along axes of odd size, because the centre of its Gaussian is voxel n//2.
 
     Raises:
         OptionError: *bump* is not the name of a window.

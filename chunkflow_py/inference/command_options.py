@@ -85,12 +85,6 @@ def with_package(
 
 
 def _with_trained_model(options: Mapping[str, Any], given: frozenset[str]) -> Mapping[str, Any]:
-    """Return *options*, completed with what nnU-Net itself would use, for options not in *given*.
-
-    Raises:
-        ModelError: the model cannot be read, or needs an unsupported feature.
-        OptionError: an option contradicts the model.
-    """
     from chunkflow_py.inference.nnunet import read_model
 
     model = read_model(
@@ -140,11 +134,6 @@ def _with_trained_model(options: Mapping[str, Any], given: frozenset[str]) -> Ma
 
 
 def _masked(path: str, masked: tuple[bool, ...], options: Mapping[str, Any]) -> tuple[bool, ...]:
-    """Return for each channel whether the chunk --normalize-mask applies; empty if there is none.
-
-    Raises:
-        OptionError: the model needs a mask, but none is given; or the other way round.
-    """
     name = options["normalize_mask"]
     is_needed = any(masked) and options["normalize"] is None
     if is_needed and name is None:
@@ -167,9 +156,9 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
     """Return the engine settings that the options of the command ``inference`` specify.
 
     Args:
-        options: value of each option, keyed by its Python name. An option with the name of a
-            setting is the value of this setting. The other settings are derived from several
-            options.
+        options: value of each option, keyed by its Python name. If an option has the name of a
+            setting, the setting gets the value of the option. Each of the other settings is derived
+            from several options.
 
     Raises:
         OptionError: options contradict each other.
@@ -207,8 +196,8 @@ def backend_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments for `create_backend` from the options of ``inference``.
 
     Args:
-        options: value of each option, keyed by its Python name. An option with the name of an
-            argument of `create_backend` is the value of this argument.
+        options: value of each option, keyed by its Python name. If an option has the name of an
+            argument of `create_backend`, the argument gets the value of the option.
     """
     names = inspect.signature(create_backend).parameters.keys() - _FROM_SETTINGS
     return {name: options[name] for name in sorted(names) if name in options} | {
@@ -255,14 +244,15 @@ def _outputs(
     if not names:
         if channels or len(kinds) > 1:
             option = "--output-channels" if channels else "--output-kind"
-            msg = f"{option} has values for outputs without names; add --output-names"
+            msg = f"{option} needs the names of the outputs; add --output-names"
             raise OptionError(msg)
         return ()
     if len(names) != len(channels or ()) or (kinds and len(kinds) != len(names)):
         msg = (
             f"--output-names lists {len(names)} outputs, --output-channels lists "
-            f"{len(channels or ())} and --output-kind lists {len(kinds)}; list a name and a number "
-            "of channels for every output, and either a kind for every output or none"
+            f"{len(channels or ())} numbers, and --output-kind lists {len(kinds)} kinds; list a "
+            "name and a number of channels for every output, and either a kind for every output "
+            "or no kinds"
         )
         raise OptionError(msg)
     rows = zip_longest(names, channels or (), kinds)

@@ -74,7 +74,7 @@ class Stopwatch:
 
 
 class Mark:
-    """A point in a device's queue of work (stream) for which the host or a stream can wait.
+    """A point in a stream (a device's queue of work); the host or another stream can wait for it.
 
     The wait ends when the device has done all work that was queued before this point. On the CPU,
     work is finished when a call returns, so the methods of this class do nothing.
@@ -130,9 +130,10 @@ class _CudaStream(SideStream):
 
 
 class Device:
-    """Device operations of the engine, for the CPU, where each call returns when it is done.
+    """The engine's operations on a device, implemented for the CPU.
 
-    A subclass implements the operations for CUDA.
+    On the CPU, each call returns when its work is done. A subclass implements the operations for
+    CUDA.
 
     Attributes:
         torch: PyTorch device of the tensors.
@@ -151,7 +152,7 @@ class Device:
         return _CudaDevice(device) if device.type == "cuda" else Device(device)
 
     def enter(self) -> None:
-        """Make this the current device of the calling thread, so that marks are recorded on it."""
+        """Make this device the current one of the calling thread; marks use the current device."""
 
     def thread(self, name: str) -> ThreadPoolExecutor:
         """Return a new pool with one thread, which uses this device."""

@@ -3,7 +3,7 @@
 Except for input and result, the memory needed does not depend on the size of a box along z.
 
 ```
-PatchLoader        cut and normalise patches -> batches      (GPU: in another thread, ahead)
+PatchLoader        cut and normalise patches -> batches      (GPU: in another thread)
 Engine (thread)    network -> Blender: sums -> complete regions
 OutputWriter       mean -> output dtype -> result            (GPU: in another thread)
 ```
@@ -428,8 +428,8 @@ class Engine:
             return output
         if size != geometry.input_patch_size:
             msg = (
-                f"the network returned patches of size {size}, neither the input patch size "
-                f"{geometry.input_patch_size} nor the output patch size "
+                f"the network returned patches of size {size}, but must return patches of the "
+                f"input patch size {geometry.input_patch_size} or of the output patch size "
                 f"{geometry.output_patch_size} (zyx, voxels); change --output-patch-size"
             )
             raise ModelError(msg)

@@ -33,7 +33,7 @@ class EngineSettings:
     Attributes:
         geometry: patch sizes and overlap.
         num_input_channels: number of channels of the network's input.
-        num_output_channels: number of channels of all outputs of the network together.
+        num_output_channels: total number of channels of all outputs of the network.
         outputs: name, number of channels and kind of each output, for a network with several
             outputs (default: one output with all channels).
         batch_size: number of patches in one forward pass. The last batch is padded, so every
@@ -57,10 +57,10 @@ class EngineSettings:
             channels of each output separately.
         activate: when to apply the activation: ``before`` blending, to each patch, or ``after``
             blending, to the mean of the patches.
-        patch_precision: dtype to which the output of every patch is rounded before blending, but
-            after cropping, augmentation, and an activation of the patch. ``float32`` changes no
-            value. ``float16`` rounds half to even to 11 bits of mantissa, and halves the bytes of
-            the patches that tasks exchange.
+        patch_precision: dtype to which the output of every patch is rounded. Cropping, augmentation
+            and an activation of the patch come before the rounding, and blending comes after the
+            rounding. ``float32`` changes no value. ``float16`` rounds half to even to 11 bits of
+            mantissa, and halves the bytes of the patches that tasks exchange.
         augment: average the output over the 16 combinations of flips and a transpose of each patch.
         mask_myelin_threshold: if given, the last channel is a myelin map. The other channels become
             zero where the map is at least this value, and the map is not stored.

@@ -77,8 +77,8 @@ class Inferencer(OperatorBase):
             the voxel size that the model declares). A chunk whose voxel size differs by more than
             10 % is an error.
         statistics: path of the file with statistics for the normalisation, if there is one.
-        fetched_files: for each file of the network that the user gave as an address (such as a
-            URL), the path of the local copy: address as typed -> path.
+        fetched_files: dict from the address of a network file (such as a URL, as the user typed it)
+            to the path of the local copy.
         origins: addresses that the operator reads in addition to the chunks. The pipeline must not
             write to these addresses.
         report_precision: log the compute profile with the first chunk. Also log how much the
@@ -123,7 +123,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Files that a worker on another machine needs: path as typed -> ``code`` or ``data``.
+        """Dict of the files that a remote worker needs: path as typed -> ``code`` or ``data``.
 
         Raises:
             OptionError: the network consists of several files, but a run can store only one.
@@ -161,7 +161,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def patch_counts(self) -> dict[str, int]:
-        """Counts of patches, and of bytes that tasks exchange, by name; without counts of zero."""
+        """Numbers of patches and of exchanged bytes, by name; numbers that are 0 are left out."""
         engine, exchange, store = self.engine, self._exchange, self.part_store
         if engine is None or store is None:
             return {}
@@ -225,11 +225,6 @@ class Inferencer(OperatorBase):
         return self.engine
 
     def _take_voxel_size(self, declared: tuple[float, float, float] | None) -> None:
-        """Use the voxel size that the model declares.
-
-        Raises:
-            OptionError: the user gave a voxel size that differs from the declared one.
-        """
         given = self.model_voxel_size_nm
         if declared is None:
             return
@@ -260,11 +255,6 @@ class Inferencer(OperatorBase):
         return create_backend(**options | self.network | changes)
 
     def _estimate_memory(self, engine: Engine) -> None:
-        """Estimate the peak memory of one task; raise an error if the task does not fit.
-
-        Raises:
-            OptionError: the task does not fit; the message names sizes that would fit.
-        """
         sizes = self.placement.largest_task()
         memory = getattr(engine.backend, "memory", None)
         if sizes is None or (memory is None and engine.backend.weighted):
@@ -343,7 +333,7 @@ class Inferencer(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store a function that returns the input box that later operators need for a task.
+        """Store *required*, with which this operator finds the box to compute for a task.
 
         Args:
             required: function that receives the box of a task and the bounds of the volume, and
@@ -399,7 +389,7 @@ class Inferencer(OperatorBase):
     def start(
         self, chunk: Chunk, bbox: BoundingBox | None = None, stop: Event | None = None
     ) -> Future[Chunk | dict[str, Chunk]]:
-        """Start what `__call__` does, and return a future of the result.
+        """Do the same as `__call__` in the background; return a future of the result.
 
         The caller may start the next chunk before this future is done.
 

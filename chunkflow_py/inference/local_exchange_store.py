@@ -22,7 +22,7 @@ MOST_BYTES = 128 * 1024**2
 
 
 class LocalParts:
-    """A `PartStore` for the tasks of one process; it removes the parts for a task that is done.
+    """A `PartStore` for the tasks of one process; parts for a task are removed when it is done.
 
     Args:
         most_bytes: limit of the memory for all objects together, in bytes. An object that would
@@ -55,7 +55,7 @@ class LocalParts:
             return tuple(self._objects.get(consumer, ()))
 
     def read(self, consumer: str, producer: str, most: int) -> bytes | None:
-        """Return the object that one task stored for another, or ``None`` if there is none.
+        """Return the object that *producer* stored for *consumer*; ``None`` if there is none.
 
         Args:
             consumer: name of the task that needs the object.

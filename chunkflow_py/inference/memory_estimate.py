@@ -75,7 +75,8 @@ class Workload:
         input_dtype: dtype of the input's voxels.
         device: device that the network runs on.
         backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime``.
-        divisor: number of voxels (zyx) of which patch sizes must be multiples; ``None`` if unknown.
+        divisor: three numbers of voxels, zyx. Patch sizes must be multiples of these numbers.
+            ``None`` if unknown.
         other_bytes: memory that the other operators of the pipeline need for chunks of
             *output_size*.
         resident_bytes: memory that this process uses now, including network weights in host

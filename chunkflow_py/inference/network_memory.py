@@ -68,7 +68,8 @@ def peak_activations(
         shape: shape of the batch, (n, c, z, y, x) or (n, c, y, x).
         dtype: dtype to autocast to; float32 for no autocast.
         device: device that the network runs on (default: the CPU).
-        divisor: number of voxels (zyx) of which patch sizes must be multiples, if known.
+        divisor: number of voxels for each of z, y and x. Patch sizes must be multiples of these
+            numbers. ``None`` if unknown.
 
     Returns:
         The activations, or ``None`` if the network fails even on a small patch.
@@ -117,8 +118,8 @@ def network_memory(
         shape: shape of the batch, (n, c, z, y, x) or (n, c, y, x).
         dtype: name of the dtype to autocast to; ``float32`` for no autocast.
         device: device that the network runs on.
-        divisor: number of voxels of which patch sizes must be multiples: one for all axes, or a
-            number for each axis; ``None`` if unknown.
+        divisor: patch sizes must be multiples of this number of voxels. Either one integer for all
+            axes, or one integer for each axis; ``None`` if unknown.
     """
     steps = (divisor,) * 3 if isinstance(divisor, int) else divisor
     found = peak_activations(

@@ -1,14 +1,15 @@
 """Kinds of network output, and activations.
 
 `uint8` says whether values can be stored as uint8. The last columns say what happens when the
-output for a flipped or transposed patch is mapped back:
+output for a flipped or transposed patch is mapped back. Each value moves with its voxel; "also"
+names a change in addition to this move:
 
 | kind          | values    | channels | uint8 | flip along an axis     | swap of y and x         |
 |---------------|-----------|----------|-------|------------------------|-------------------------|
 | `probability` | in [0, 1] | any      | yes   | moves voxels           | moves voxels            |
-| `affinity`    | in [0, 1] | x, y, z  | yes   | moves voxels and links | also swaps two channels |
+| `affinity`    | in [0, 1] | x, y, z  | yes   | also moves links       | also swaps two channels |
 | `logit`       | unbounded | any      | no    | moves voxels           | moves voxels            |
-| `vector`      | unbounded | x, y, z  | no    | also negates component | also swaps two channels |
+| `vector`      | unbounded | x, y, z  | no    | also negates a channel | also swaps two channels |
 | `embedding`   | unbounded | any      | no    | moves voxels           | moves voxels            |
 
 Outputs of all kinds may be averaged over patches. For logits, `--activate` chooses whether the

@@ -52,10 +52,10 @@ class NetworkSource:
         num_input_channels: number of channels of the network's input.
         num_output_channels: number of channels that the network must return.
         trust_weights: unpickle all objects in the weight file, even those that can run code.
-        in_memory: the network itself, if it is already loaded. *model* is then only a name for
-            messages.
-        orientations: for a MONAI bundle, the orientation that the network expects and the
-            orientation of the image.
+        in_memory: a network that is already in memory, or ``None``. If given, *model* is only a
+            name for messages.
+        orientations: for a MONAI bundle, two orientations: that of the images for which the network
+            was trained, and that of the image to process.
     """
 
     model: str
@@ -99,7 +99,7 @@ class NetworkSource:
         return None if self.is_program else run_model_file(self.model)
 
     def load(self, module: ModuleType | None, device: torch.device) -> Any:
-        """Return the network with its weights, on the CPU unless it is an exported program.
+        """Return the network with its weights; an exported program on *device*, others on the CPU.
 
         Args:
             module: result of `run_file`.

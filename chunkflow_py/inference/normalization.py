@@ -139,17 +139,17 @@ def create_normalizer(
         mean: for ``zscore``, mean of each channel, in units of the stored voxels. *mean* and *std*
             replace the file.
         std: for ``zscore``, standard deviation of each channel, in units of the stored voxels.
-        percentiles: for ``percentile``, the two percentiles that become 0 and 1.
+        percentiles: for ``percentile``, the percentile that is mapped to 0 and the percentile that
+            is mapped to 1.
         epsilon: number to add to every divisor.
         limits: lower and upper limit to which normalised voxels are clipped (default: no clipping).
         joint: whether the network needs all channels normalised with one shift and one divisor. If
             so, the statistics of all channels must be equal.
 
     Raises:
-        OptionError: the method needs statistics, but none are given; the method needs none, but
-            some are given; a file and numbers are both given; the file is not a statistics file, or
-            lacks a value; the number of channels is not that of the image; or a divisor is not
-            positive.
+        OptionError: statistics are missing, or are given although the method needs none. Or both a
+            file and numbers are given. Or the file is not a statistics file, or lacks a value. Or
+            the number of channels is not that of the image, or a divisor is not positive.
     """
     if method not in METHODS:
         msg = f"--normalize {method!r} is not one of {', '.join(METHODS)}"
@@ -206,12 +206,6 @@ def _given_statistics(
     mean: tuple[float, ...] | None,
     std: tuple[float, ...] | None,
 ) -> tuple[ChannelStatistics, ...]:
-    """Return the statistics that the user gave as numbers.
-
-    Raises:
-        OptionError: the method is not ``zscore``; a statistics file is also given; *mean* or *std*
-            is missing; or the lengths of *mean* and *std* differ.
-    """
     if method != "zscore":
         option = "--normalize-std" if mean is None else "--normalize-mean"
         msg = (
@@ -305,7 +299,7 @@ class ChannelStatistics:
         return self.mean, self.std
 
     def range(self, where: str, percentiles: tuple[float, float]) -> tuple[float, float]:
-        """Return the numbers to subtract and divide by, so that *percentiles* become 0 and 1.
+        """Return the numbers to subtract and to divide by, which map two percentiles to 0 and 1.
 
         Args:
             where: channel and file, for messages.
@@ -372,8 +366,8 @@ def read_foreground(path: str) -> BoundingBox | None:
         box = None
     if box is None or box.is_empty:
         msg = (
-            f"'foreground' of {path} is {text!r}; it must be a box such as 3-128_0-512_40-480 "
-            "(z, y and x, voxels), or be left out"
+            f"'foreground' of {path} is {text!r}, but must be a box such as 3-128_0-512_40-480 "
+            "(z, y and x, voxels); correct 'foreground', or leave it out"
         )
         raise OptionError(msg)
     return box

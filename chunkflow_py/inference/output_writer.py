@@ -266,7 +266,7 @@ class ResultMemory:
         return array.reshape(shape)
 
     def close(self) -> None:
-        """Free the memory of deleted arrays now, and that of other arrays when they are deleted."""
+        """Free the memory of deleted arrays now; memory of other arrays is freed on deletion."""
         with self._lock:
             self._open = False
             self._idle.clear()

@@ -301,7 +301,8 @@ class ExchangeCounts:
 
     Attributes:
         found: number of patches for which a part was used.
-        refused: number of objects or parts that could not be used, by `PartsError.kind`.
+        refused: dict from the reason (`PartsError.kind`) to the number of objects or parts that
+            could not be used for this reason.
         passed: number of parts that were passed to the store.
         bytes_passed: bytes of all parts that were passed to the store.
         objects_passed: number of objects that were passed to the store.
@@ -384,8 +385,8 @@ class PatchExchange:
             name: name of the task.
             target: box that the task computes, global voxels.
             identity: digest of everything, except the input, that decides the output of a patch.
-            neighbours: the other tasks that may share a patch with this task: name of the other
-                task -> box that the other task computes.
+            neighbours: dict of the tasks that may share a patch with task *name*: name of the
+                neighbour -> box that the neighbour computes.
             grid: grid of the patches.
             is_current: function that returns whether *identity* still describes the network. If
                 not, the task neither uses nor stores parts.
@@ -418,7 +419,7 @@ class PatchExchange:
             return ()
 
     def read(self, consumer: str, producer: str, parts: int, voxels: int) -> PackedParts | None:
-        """Read and check an object; return ``None`` if there is none that can be used.
+        """Read and check an object; return ``None`` if no usable object is stored.
 
         Args:
             consumer: name of the task that needs the object.

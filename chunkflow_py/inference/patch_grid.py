@@ -18,7 +18,7 @@ ends. In the formulas, *size* is the size of the domain:
 
 ```
 domain       |----------------------------------------|
-output patch |oooooooooo|    |oooooooooo|                 start k at round(k·(size − P)/(n − 1))
+output patch |oooooooooo|    |oooooooooo|                 patch k at round(k·(size − P)/(n − 1))
                      |oooooooooo|    |oooooooooo|...      n = ceil((size − P)/(P − overlap)) + 1
 small domain    |----|
 output patch |oooooooooo|                                 centred; padded on both sides
@@ -168,8 +168,8 @@ class PatchGrid:
         """Check that at least one patch fits.
 
         Raises:
-            GeometryError: the domain is empty; or with ``pad="none"``, the domain is smaller than
-                an input patch, or *keep_stride* is set.
+            GeometryError: the domain is empty. Or *pad* is ``none``, and the domain is smaller than
+                an input patch or *keep_stride* is set.
             OptionError: both *keep_stride* and *spread* are set.
         """
         if self.keep_stride and self.spread:
@@ -369,10 +369,9 @@ class PatchGrid:
         return np.clip(index, 0, length - 1) + low
 
     def breaks_congruence(self, divisor: Zyx) -> bool:
-        """Return whether the shift between two patches is not always a multiple of *divisor*.
+        """Return whether there are two patches whose distance is not a multiple of *divisor*.
 
-        If the shift is not a multiple, a network with pooling returns different values for a voxel
-        in two patches.
+        A network with pooling returns different values for the same voxel in two such patches.
 
         Args:
             divisor: `Backend.divisor` of the network, voxels, zyx.

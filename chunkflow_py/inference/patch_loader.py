@@ -71,7 +71,8 @@ class Batch:
     Attributes:
         steps: the patches, in the order of the grid.
         tensor: input of the patches on which the network is run, (n, c, z, y, x) float32 on the
-            device; zero from index *used* on. ``None`` if the network is run on no patch.
+            device. The patches from index *used* on are zero. ``None`` if the network is run on no
+            patch.
         used: number of patches on which the network is run.
         buffer: buffer that contains *tensor*.
     """
@@ -126,9 +127,9 @@ class PatchSource:
 
         Args:
             place: (c, z, y, x) float32 of the input patch size.
-            source: input voxels of the patch, (c, z, y, x), from `source`.
-            outside: for each axis, a mask of the positions in the zero padding, from `source`.
-                Voxels at these positions are set to 0 after normalisation.
+            source: input voxels of the patch, (c, z, y, x), as the method `source` returns them.
+            outside: for each axis, a mask of the positions in the zero padding, as the method
+                `source` returns it. Voxels at these positions are set to 0 after normalisation.
         """
         _by_all_threads(self.scale, source, place)
         for axis, mask in enumerate(outside):
@@ -346,7 +347,6 @@ class Batches:
     """The batches of one run, in order; must be closed."""
 
     def __init__(self, batches: Iterator[Batch], stop: Event, free: SimpleQueue[_Buffer]) -> None:
-        """Store the iterator of batches, the stop event, and the queue of free buffers."""
         self._batches, self._stop, self._free = batches, stop, free
 
     def __iter__(self) -> Iterator[Batch]:

@@ -222,7 +222,7 @@ class Placement:
             return chunk.domain
         if any(a <= 2 * b for a, b in zip(chunk.domain.size, crop, strict=True)):
             msg = (
-                f"--output-crop-margin {crop} leaves nothing of {chunk.domain} (zyx, voxels); "
+                f"--output-crop-margin {crop} removes all voxels of {chunk.domain} (zyx, voxels); "
                 "lower --output-crop-margin, or load a larger chunk"
             )
             raise GeometryError(msg)
@@ -244,8 +244,8 @@ class Placement:
         if crop is not None:
             if any(a <= 2 * b for a, b in zip(target.size, crop, strict=True)):
                 msg = (
-                    f"--output-crop-margin {crop} leaves nothing of {target}, the box that the "
-                    f"patches of chunk {chunk.bbox} cover (zyx, voxels); lower "
+                    f"--output-crop-margin {crop} removes all voxels of {target}, the box that "
+                    f"the patches of chunk {chunk.bbox} cover (zyx, voxels); lower "
                     "--output-crop-margin, or load a larger chunk"
                 )
                 raise GeometryError(msg)

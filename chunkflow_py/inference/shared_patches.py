@@ -19,7 +19,7 @@ larger or smaller than the other parts of the patch.
 
 The amounts are exact for tasks that run strictly in the given order. More is written if two workers
 compute the same patch, because they work on neighbouring tasks at the same time. Less is written if
-some tasks are already recorded.
+some tasks are already recorded as done.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NEAR = 3  # layers and rows on each side of the middle whose peak is computed
 
 
 def part_voxel_bytes(channels: int, itemsize: int = 4) -> int:
-    """Return how many bytes one voxel of a part takes at most, with all channels.
+    """Return the largest number of bytes of one voxel of a part, with all channels.
 
     Args:
         channels: number of channels of the network's output.
@@ -142,8 +142,8 @@ class SharedPatches:
         Args:
             grid: grid of the patches.
             targets: for each of z, y and x, a list with one entry for each position of tasks along
-                the axis: first voxel and end of the voxels that the task computes, or ``None`` if
-                the task computes nothing.
+                the axis. The entry is a pair: the first voxel that the task computes, and the end
+                of these voxels. ``None`` if the task computes nothing.
         """
         sizes = grid.geometry.output_patch_size
         z, y, x = (
@@ -208,8 +208,8 @@ class SharedPatches:
         the part) is done. The stored parts are counted at a few times, and the result is the
         maximum:
 
-        * Tasks run in the order of their numbers: after each of some tasks in the middle of the
-          plan. Several tasks are considered, because the parts at each boundary differ in size.
+        * Tasks run in the order of their numbers: after each of a few tasks in the middle of the
+          grid. Several tasks are considered, because the parts at each boundary differ in size.
         * Tasks run in the checkerboard order: after each of the eight colours, in the first, the
           middle and the last slab.
 
@@ -239,18 +239,11 @@ class SharedPatches:
         return max(sum(n for p, c, n in parts if p <= end < c) for end in done)
 
     def _parts(self, kinds: Sequence[_Kind], rank: _Rank) -> Iterator[tuple[Any, Any, int]]:
-        """Yield the rank of producers, the rank of consumers, and the voxels of their parts.
-
-        Tasks with a lower rank run first. Of several tasks with equal rank, the task with the
-        lowest number runs first.
-
-        Args:
-            kinds: for each axis, a function that receives two positions of tasks along the axis: a
-                task, and the first task that the same patch touches. The function returns the group
-                of the task along this axis.
-            rank: function that receives the groups of a task along z, y and x, and returns the rank
-                of the task.
-        """
+        # Yields the rank of the producers, the rank of the consumers and the number of voxels of
+        # their parts. Tasks with a lower rank run first. Of several tasks with equal rank, the task
+        # with the lowest number runs first. Each function in *kinds* receives two positions of
+        # tasks along its axis: a task, and the first task that the same patch touches. It returns
+        # the group of the task. *rank* receives the groups along z, y and x.
         groups: list[dict[tuple[Any, ...], list[int]]] = []
         for axis, kind in zip(self.touched, kinds, strict=True):
             groups.append({})

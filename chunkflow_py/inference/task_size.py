@@ -76,7 +76,7 @@ class TaskSizes:
         geometry: sizes of the patches.
         channels: number of channels of the output.
         item_bytes: bytes of one value of the output.
-        unit: task sizes are multiples of this number of voxels, zyx.
+        unit: three numbers of voxels, zyx. Task sizes are multiples of these numbers.
         extent: size of the volume, voxels, zyx.
         crop: voxels to crop from each side of a chunk's output, zyx. If given, patches are counted
             from the corner of each chunk, not from the corner of the volume.

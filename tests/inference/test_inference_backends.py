@@ -507,11 +507,11 @@ def test_weights_given_as_the_model(tmp_path):
             "x.repeat(1, 2, 1, 1, 1)",
             r"returned 2 channels, but --num-output-channels is 3; use --num-output-channels 2",
         ),
-        ("x[..., 1:].repeat(1, 3, 1, 1, 1)", r"size \(8, 16, 15\), neither .*-size 8 16 15"),
+        ("x[..., 1:].repeat(1, 3, 1, 1, 1)", r"size \(8, 16, 15\), but must .*-size 8 16 15"),
         ("x[0]", r"returned shape \(1, 8, 16, 16\) for a batch of shape \(2, 1, 8, 16, 16\)"),
         (
             "[x, x]",
-            "returned a list of 2 items, not one tensor; list .* or return one",
+            "returned a list of 2 items, not one tensor; name .* or return one",
         ),
         ("{'a': x, 'b': x}", r"returned a dict of 2 items \(a, b\), not one tensor"),
         ("None", "returned a NoneType, not one tensor"),

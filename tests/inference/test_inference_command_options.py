@@ -41,8 +41,8 @@ def test_one_named_output_is_one_of_several():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--output-channels", 3], "without names; add --output-names"),
-        (["--output-kind", "logit,logit"], "without names; add --output-names"),
+        (["--output-channels", 3], "needs the names of the outputs; add --output-names"),
+        (["--output-kind", "logit,logit"], "needs the names of the outputs; add --output-names"),
         (["--output-kind", "image"], "'image' is not one of probability, affinity, logit"),
         (
             ["--output-names", "a,b", "--output-channels", 3],

@@ -202,11 +202,15 @@ def test_augmentation_says_what_it_takes_the_channels_for(caplog):
     ("case", "error", "words"),
     [
         (lambda: create(grid="padded", settings={"pad": "none"}), OptionError, "--pad reflect"),
-        (lambda: create(output_crop_margin=Zyx(9, 9, 9))(image()), GeometryError, "leaves nothing"),
+        (
+            lambda: create(output_crop_margin=Zyx(9, 9, 9))(image()),
+            GeometryError,
+            "removes all voxels",
+        ),
         (
             lambda: create(grid="chunk", output_crop_margin=Zyx(9, 9, 9))(image()),
             GeometryError,
-            "leaves nothing of",
+            "removes all voxels of",
         ),
         (
             lambda: create()(image(), BoundingBox.from_size((99, 0, 0), (1, 1, 1))),

@@ -301,7 +301,8 @@ CONFIGURATION = ("configurations", "3d_fullres")
         ("plans", ("transpose_forward",), [0, 0, 1], "a permutation of 0, 1, 2"),
         ("plans", (*CONFIGURATION, "previous_stage"), "3d_lowres", "3d_lowres as input .a cascade"),
         ("plans", (*CONFIGURATION, "preprocessor_name"), "Mine", "the preprocessor Mine"),
-        ("plans", (*CONFIGURATION, "inherits_from"), "3d_fullres", "lacks configuration '3d_ful"),
+        ("plans", (*CONFIGURATION, "inherits_from"), "3d_fullres", "3d_fullres' .* inherits from"),
+        ("plans", (*CONFIGURATION, "inherits_from"), "mine", "lacks configuration 'mine'"),
         ("plans", (*CONFIGURATION, "normalization_schemes"), ["CTNormalization"],
          "normalises 1 channels, but dataset.json has 2"),
         ("plans", (*CONFIGURATION, "normalization_schemes"), ["Mine", "NoNormalization"],
@@ -329,8 +330,10 @@ def test_what_cannot_be_read_is_named_in_one_sentence(model, file, keys, to, mes
 def test_missing_files_and_folds_are_named(model, tmp_path):
     """A folder without plans, a fold that does not exist, a checkpoint that was not written."""
     folder = model("plain")
-    with pytest.raises(OptionError, match=r"--folds 0,7 .* has only 0, 1; use --folds 0,1"):
+    with pytest.raises(OptionError, match=r"--folds 0,7: model .* has no fold 7; .* 0, 1$"):
         read_model(folder, ["0", "7"])
+    with pytest.raises(OptionError, match=r"--folds 1,1 lists a fold twice; use --folds 1$"):
+        read_model(folder, ["1", "1"])
     with pytest.raises(ModelError, match=r"has no fold with checkpoint_best.pth.*--checkpoint"):
         read_model(folder, checkpoint="best")
     with pytest.raises(ModelError, match="does not exist; give the folder that nnU-Net"):
@@ -399,7 +402,7 @@ def test_plans_name_only_classes_of_torch(model, name):
         ("plain", ["--num-input-channels", 1], "input channels of model plain is 2"),
         ("plain", ["-c", 2], "output channels of model plain is 3"),
         ("plain", ["--normalize-mean", "3,4", "--normalize-std", "1,1"], "suffice only for ZScore"),
-        ("plain", ["--folds", "5"], "has only 0, 1"),
+        ("plain", ["--folds", "5"], "has no fold 5; choose from the folds 0, 1"),
     ],
 )  # fmt: skip
 def test_options_that_contradict_the_model_are_refused(model, case, more, message):
@@ -604,7 +607,7 @@ def test_a_foreground_of_another_image_is_refused(cropped):
     Path("statistics.json").write_text(json.dumps(described | {"foreground": "0-14_0-27_3-26"}))
     code, text = say("load-h5", "-f", "image.h5", *network, "save-h5", "-f", "out.h5")
     assert code != 0
-    assert "lie in 0-14_0-27_3-26, but the image is 0-14_0-27_0-25" in text
+    assert "lie in 0-14_0-27_3-26, but the bounds of the image are 0-14_0-27_0-25" in text
     words = [*network, "--output-margin", 1, 1, 1]
     code, text = say("load-h5", "-f", "image.h5", *words, "save-h5", "-f", "out.h5")
     assert code == 2

@@ -322,11 +322,11 @@ def test_one_output_of_several(write):
         ("(a, a)", r"output b .* shape \(2, 2, 4, 16, 16\), but --output-channels is 1"),
         (
             "(a, b[..., ::2])",
-            r"outputs a, b .* size: the first is \(4, 16, 16\) voxels, but b is \(4, 16, 8",
+            r"output b .* has \(4, 16, 8\) voxels, but output a has \(4, 16, 16\)",
         ),
         ("(a, None)", "output b of model .* is a NoneType, not a tensor"),
         ("(a, )", "returned 2 channels, but --num-output-channels is 3"),
-        ("()", r"returned 0 outputs, but --output-names lists 2 \(a, b\); list as"),
+        ("()", r"returned 0 outputs, but --output-names lists 2 \(a, b\); list only"),
     ],
 )
 def test_outputs_that_do_not_fit(write, returned, message):

@@ -83,16 +83,16 @@ NAMED = ["--output-names", "a,b"]
     [
         (
             ["--output-channels", "3,1"],
-            "--output-channels has values for outputs without names; add",
+            "--output-channels needs the names of the outputs; add",
         ),
-        (["--output-kind", "logit,vector"], "--output-kind has values .* add --output-names"),
+        (["--output-kind", "logit,vector"], "--output-kind needs the names .* add --output-names"),
         (NAMED, "lists 2 outputs, --output-channels lists 0 .* either a kind for every output"),
         ([*NAMED, "--output-channels", "3"], "lists 2 outputs, --output-channels lists 1"),
         ([*NAMED, "--output-channels", "3,0"], "'3,0' is not a list of numbers above 0; write 3,1"),
         ([*NAMED, "--output-channels", "3,x"], "'3,x' is not a list of numbers above 0"),
         (
             [*NAMED, "--output-channels", "3,1", "--output-kind", "affinity"],
-            "--output-kind lists 1; list a name and a number of channels",
+            "--output-kind lists 1 kinds; list a name and a number of channels",
         ),
         (
             [*NAMED, "--output-channels", "3,1", "--augment"],

@@ -19,5 +19,5 @@ network. A function `post_process` runs after the network.
 | `torch`       | `torch_core.py`    | CPU, CUDA                                        |
 | `openvino`    | `openvino_core.py` | CPU                                              |
 | `onnxruntime` | `onnx_core.py`     | CPU, CUDA                                        |
-| `auto`        |                    | that of the fastest accurate library             |
+| `auto`        |                    | device of the library that it chooses            |
 """

@@ -20,9 +20,10 @@ class Backend(Protocol):
         device: device of batches and results.
         weighted: whether the results are already multiplied by the blending weights of the voxels
             of a patch. Only the framework ``universal`` does this.
-        divisor: if the input is shifted by a multiple of this number of voxels (zyx), the output
-            is shifted by the same number of voxels and does not change otherwise. A network with
-            three poolings by 2 has (8, 8, 8). ``None`` if unknown.
+        divisor: three numbers of voxels, zyx. If the input is shifted along an axis by a multiple
+            of the number for this axis, the output is shifted by the same distance and does not
+            change otherwise. A network with three poolings by 2 has the divisor (8, 8, 8). ``None``
+            if unknown.
         profile: compute profile, as text for people. The first batch may still change this text,
             for example if compilation fails.
 
@@ -48,10 +49,10 @@ class Backend(Protocol):
                 use *batch* after the call.
 
         Returns:
-            (n, c, z, y, x) on `device`, of the input patch size or of the output patch size, in
-            float32, bfloat16 or float16, with any strides. The caller must not change this result.
-            The result may share memory with *batch*. The result is valid until the next call, or
-            until *batch* changes.
+            (n, c, z, y, x) on `device`, in float32, bfloat16 or float16. The size along z, y and x
+            is the input patch size or the output patch size. The tensor may have any strides. The
+            caller must not change this result. The result may share memory with *batch*. The result
+            is valid until the next call, or until *batch* changes.
 
         Raises:
             ModelError: the network failed on a batch of this shape.
@@ -99,7 +100,7 @@ class Identity:
         self.profile = profile_of(device, framework="identity", dtype="float32")
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return (n, num_output_channels, z, y, x) of the output patch size; see the class.
+        """Return input channel 0, without the margin, as every output channel.
 
         The result is a view of *batch*, because copying would take most of the time.
         """

@@ -6,10 +6,12 @@ Such a script is Python code. It assigns the network to ``model``, and may defin
 |--------------------------------------|----------------------------------------------------------|
 | `input_voxel_size`                   | voxel size of the input, nm, zyx                         |
 | `output_voxel_size`                  | voxel size of the output, nm, zyx                        |
-| `read_shape` or `input_size`         | size of the input patch, nm or voxels, zyx               |
-| `write_shape` or `output_size`       | size of the output patch, nm or voxels, zyx              |
+| `read_shape` or `input_size`         | size of the input patch, zyx, in nm or in voxels         |
+| `write_shape` or `output_size`       | size of the output patch, zyx, in nm or in voxels        |
 | `output_channels`                    | number of channels of the output                         |
 | `process_chunk`, `predict`           | function that reads and computes a block (not supported) |
+
+``read_shape`` and ``write_shape`` are in nm, ``input_size`` and ``output_size`` in voxels.
 
 A script declares the sizes that the network was trained for. An option of ``inference`` whose value
 differs from the declared value is therefore an error.
@@ -136,7 +138,7 @@ class CellmapScript:
 def _size(
     module: ModuleType, path: str, voxel: tuple[float, float, float], in_nm: str, in_voxels: str
 ) -> Zyx:
-    """Return a size in voxels; the script may declare the size in nanometres or in voxels."""
+    # A script may declare a size in nanometres or in voxels.
     if hasattr(module, in_nm):
         extent = _three(module, in_nm, path)
         sizes = [_whole(round(a / b, 6)) for a, b in zip(extent, voxel, strict=True)]

@@ -9,7 +9,7 @@ random numbers:
 ```
 first batch --> SeenConvolutions --> the convolution with most multiplications, for each kernel size
 random k/64 --> device: that convolution, in its dtype ---+
-            --> CPU: float64, at a sample of voxels ------+--> largest error > tolerance: an error
+            --> CPU: float64, at a sample of voxels ------+--> is the largest error <= tolerance?
 ```
 
 The reference is computed on the CPU, without cuDNN. It takes milliseconds, because it is computed
@@ -17,8 +17,8 @@ only at a sample of voxels. The sample includes all corners of the image.
 
 The random numbers are multiples of 1/64 in [-1, 1]. Every dtype can represent these numbers
 exactly, and float32 can represent the sum of up to 4096 of their products exactly, added in any
-order. On a device that works, results therefore differ from the reference only because they are
-rounded to the dtype. `tolerance` does not depend on the values of the network.
+order. The results of a correct device therefore differ from the reference only by rounding to the
+dtype. `tolerance` does not depend on the values of the network.
 """
 
 from __future__ import annotations
@@ -135,11 +135,11 @@ class Convolution:
 
     @property
     def every(self) -> int:
-        """Step between the output channels of a group that are compared with the exact result."""
+        """Distance between the output channels that are compared with the exact result (1: all)."""
         return -(-self.kernel[0] // self.groups // _CHANNELS)
 
     def cropped(self, work: int) -> Convolution:
-        """Return this convolution for an image so small that *work* multiplications suffice.
+        """Return this convolution for a smaller image, to limit the multiplications to *work*.
 
         The batch is reduced to one image, then the longest axis is halved repeatedly. An axis is
         not halved if the kernel would no longer fit. The returned convolution can therefore need

@@ -47,7 +47,7 @@ def fold_batch_norm(network: nn.Module, shape: Sequence[int]) -> int:
 
     Args:
         network: network in float32 and evaluation mode; changed in place.
-        shape: shape of its input.
+        shape: shape of the network's input.
 
     Returns:
         Number of BatchNorm layers that were folded.
@@ -96,7 +96,7 @@ class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _pairs(network: nn.Module, shape: Sequence[int]) -> list[tuple[str, str]]:
-    """Return pairs of names: a convolution, and a BatchNorm that alone receives its result."""
+    # Names of a convolution and of the BatchNorm that is the only reader of its result.
     simple = {name for name, module in network.named_modules() if _is_simple(module)}
     if not any(isinstance(network.get_submodule(name), _NORMS) for name in simple):
         return []  # a run on `meta` imports PyTorch's compiler, which takes a second and more

@@ -1,4 +1,4 @@
-"""Read model files: Python code, TorchScript, exported programs, and weights (running no code)."""
+"""Read weights, TorchScript and exported programs; execute Python code of models."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def read_weights(
         trust_weights: unpickle any object in the file, which can run code.
 
     Returns:
-        The state dict on the CPU, and the dict that is stored beside it under ``config`` (an empty
-        dict if there is none).
+        The state dict, with its tensors on the CPU, and the dict that the file contains under the
+        key ``config`` (an empty dict if the file has no such key).
 
     Raises:
         ModelError: the file is missing or unreadable, contains no weights, or contains other
@@ -101,9 +101,9 @@ def load_weights(
     """Load *state* into *network*; the names of the weights must match.
 
     A wrapper around a network adds a prefix to the names of the weights, such as ``module.`` or
-    ``model.``. This prefix is dropped if the names in the network lack it. Weights without the
-    prefix, such as the weights of a loss, are not loaded, and a warning lists their names. All
-    other names must match exactly.
+    ``model.``. The prefix is removed if the names in the network do not have it. Weights whose
+    names do not start with the prefix, such as the weights of a loss, are not loaded, and a warning
+    lists their names. All other names must match exactly.
 
     Args:
         network: network to change in place.
@@ -174,19 +174,7 @@ def unwrapped(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def _prefix(state: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor], path: str) -> str:
-    """Return the prefix that a wrapper around the network has added to the keys of *state*, or "".
-
-    Lightning modules add ``net.`` or ``model.``, for example, and torch.compile adds
-    ``_orig_mod.``.
-
-    Args:
-        state: weights by key.
-        own: weights of the network by key.
-        path: path of the weight file, for messages.
-
-    Raises:
-        ModelError: the weights of the network are stored under several prefixes.
-    """
+    # Lightning modules add a prefix such as `net.` or `model.`; torch.compile adds `_orig_mod.`.
     needed = [key for key in own if not _is_optional(key)]
     if not needed or all(key in state for key in needed):
         return ""

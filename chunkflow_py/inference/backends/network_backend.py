@@ -109,7 +109,7 @@ class NetworkBackend:
             module: the executed model file, which may define ``pre_process`` and ``post_process``.
             divisor: `Backend.divisor`, as the network or the model file declares it: one integer
                 for all axes, or an integer for each axis.
-            kernel_dims: 2, 3 or both: how many spatial axes the kernels of the network have.
+            kernel_dims: numbers of spatial axes of the network's kernels: 2, 3, or 2 and 3.
             spatial_dims: 3, or 2 for a network that takes single sections.
             outputs: names of the outputs to join, in order. If the network returns a dict, the
                 names are keys of the dict. If the network returns a tuple, the first items of the
@@ -218,7 +218,6 @@ class NetworkBackend:
     # --- the result ----------------------------------------------------------------------------
 
     def _joined(self, found: Any) -> torch.Tensor:
-        """Join the outputs of the network into one tensor, in the order of ``outputs``."""
         if isinstance(found, dict) and self._outputs:
             lacking = [name for name in self._outputs if name not in found]
             if lacking:
@@ -242,9 +241,9 @@ class NetworkBackend:
             many = f" of {len(found)} items{names}" if isinstance(found, (list, tuple)) else ""
             kind = "dict" if names else type(found).__name__
             msg = (
-                f"model {self.model} returned a {kind}{many}, not one tensor; list the outputs "
-                "to store in --output-names, or return one tensor from post_process of the model "
-                "file"
+                f"model {self.model} returned a {kind}{many}, not one tensor; name the outputs "
+                "to store with --output-names, or return one tensor from post_process in the "
+                "model file"
             )
             raise ModelError(msg)
         return tensor
@@ -253,7 +252,8 @@ class NetworkBackend:
         if len(found) < len(self._outputs):
             msg = (
                 f"model {self.model} returned {len(found)} outputs, but --output-names lists "
-                f"{len(self._outputs)} ({', '.join(self._outputs)}); list as many names as outputs"
+                f"{len(self._outputs)} ({', '.join(self._outputs)}); list only "
+                "outputs that the network returns"
             )
             raise ModelError(msg)
         parts: list[torch.Tensor] = []
@@ -272,9 +272,9 @@ class NetworkBackend:
                 raise ModelError(msg)
             if parts and tensor.shape[2:] != parts[0].shape[2:]:
                 msg = (
-                    f"outputs {', '.join(self._outputs)} of model {self.model} differ in size: "
-                    f"the first is {tuple(parts[0].shape[2:])} voxels, but {name} is "
-                    f"{tuple(tensor.shape[2:])}; list only outputs of equal size in --output-names"
+                    f"output {name} of model {self.model} has {tuple(tensor.shape[2:])} voxels, "
+                    f"but output {next(iter(self._outputs))} has {tuple(parts[0].shape[2:])}; list "
+                    "only outputs of equal size in --output-names"
                 )
                 raise ModelError(msg)
             parts.append(tensor)
@@ -309,9 +309,10 @@ class NetworkBackend:
             raise ModelError(msg)
         if found[2:] not in self._sizes:
             msg = (
-                f"model {self.model} returned patches of size {Zyx.of(found[2:])}, neither "
-                f"the input patch size {self._sizes[0]} nor the output patch size {self._sizes[1]} "
-                f"(zyx, voxels); use --output-patch-size {' '.join(map(str, found[2:]))}"
+                f"model {self.model} returned patches of size {Zyx.of(found[2:])}, but must return "
+                f"patches of the input patch size {self._sizes[0]} or of the output patch size "
+                f"{self._sizes[1]} (zyx, voxels); use --output-patch-size "
+                f"{' '.join(map(str, found[2:]))}"
             )
             raise ModelError(msg)
 

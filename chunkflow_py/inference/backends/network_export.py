@@ -67,9 +67,9 @@ class Leaves(torch.nn.Module):
         for leaf in leaves:
             if not isinstance(leaf, torch.Tensor):
                 msg = (
-                    f"the network returns a {type(leaf).__name__} in a {type(found).__name__}, "
-                    "which cannot be converted; let the network return only tensors, or choose "
-                    "--backend torch"
+                    f"the network returns a {type(found).__name__} that contains a "
+                    f"{type(leaf).__name__}, but only tensors can be converted; let the network "
+                    "return only tensors, or choose --backend torch"
                 )
                 raise ModelError(msg)
         self._note.outputs = outputs

@@ -196,7 +196,6 @@ def _provider(device: torch.device) -> tuple[str, dict[str, str]]:
 
 
 def _convert(network: torch.nn.Module, shape: tuple[int, ...], folder: Path) -> None:
-    """Write network.onnx for one shape of batch to *folder*."""
     if isinstance(network, torch.jit.ScriptModule):
         msg = (
             "--backend onnxruntime cannot convert TorchScript; give the code of the network "
@@ -221,7 +220,6 @@ def _convert(network: torch.nn.Module, shape: tuple[int, ...], folder: Path) -> 
 
 
 def _input_for(session: Any, shape: tuple[int, ...]) -> str:
-    """Return the name of the network's only input; refuse an input that does not accept *shape*."""
     inputs = session.get_inputs()
     if len(inputs) != 1:
         names = ", ".join(each.name for each in inputs)

@@ -189,7 +189,6 @@ def _instructions(compiled: Any) -> str:
 
 
 def _convert(network: torch.nn.Module, shape: tuple[int, ...], folder: Path) -> None:
-    """Write network.xml and network.bin for one shape of batch to *folder*."""
     import openvino
 
     leaves = Leaves(network)
@@ -235,12 +234,10 @@ def _from_decoder(decoder: Any) -> Any:
 
 
 def _traced(network: Leaves, shape: tuple[int, ...]) -> Any:
-    """Convert a network by tracing: run the network on an example and record the operators.
-
-    Tracing records Python numbers and branches as they are in this run. The traced network is
-    therefore compared with the original one on a patch with other values, and if possible with
-    another size. Examples are tried from the smallest to the full patch.
-    """
+    # Tracing runs the network on an example. It records numbers and branches of Python code with
+    # their values in this run, although they may depend on the input. The traced network is
+    # therefore compared with the original network on a patch with other values and, if possible, of
+    # another size. The smallest example is tried first, the full patch last.
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
 
     generator = torch.Generator().manual_seed(0)
@@ -304,11 +301,6 @@ def _read(path: Path) -> Any:
 
 
 def _fit(model: Any, shape: tuple[int, ...]) -> None:
-    """Set the fixed input shape of the network.
-
-    Raises:
-        ModelError: the network has several inputs, or does not accept the shape.
-    """
     if len(model.inputs) != 1:
         names = ", ".join(each.any_name for each in model.inputs)
         msg = (

@@ -39,8 +39,8 @@ class TorchCore:
     ```
 
     - On the CPU, and for TF32 and half precision on CUDA, tensors have the memory format channels
-      last, because this format is faster. Exception: tensors are contiguous if the network requires
-      this, or on the CPU if the network has instance normalisation.
+      last, because this format is faster. Two kinds of networks get contiguous tensors instead:
+      networks that require them, and on the CPU networks with instance normalisation.
     - Each BatchNorm is folded into the convolution before it, if the result stays the same.
     - With bfloat16 and float16, the network runs under autocast: convolutions and matrix products
       use this dtype, weights stay float32, and normalisation layers always compute in float32.
@@ -353,11 +353,11 @@ class FastInstanceNorm(TorchFunctionMode):
 
     Instance normalisation is the same as group normalisation with one channel per group. On the
     CPU, PyTorch runs instance normalisation as batch normalisation, without vector instructions.
-    Measured with PyTorch 2.13 (2 threads, AVX-512): the kernel of GroupNorm takes 2.1 ms for
-    16x64x64x64 values, and that of batch normalisation 9.2 ms. A U-Net of nnU-Net takes 0.39 s of
-    processor time for a patch of 64x64x64 voxels, instead of 0.52 s. The rounding errors of both
-    kernels are equally large: at most 1e-6 for values with mean 0, and at most 1e-5 if the mean is
-    100 times the standard deviation.
+    Measured with PyTorch 2.13 (2 threads, AVX-512): for 16x64x64x64 values, the kernel of GroupNorm
+    takes 2.1 ms, and the kernel of batch normalisation takes 9.2 ms. For a patch of 64x64x64
+    voxels, a U-Net of nnU-Net takes 0.39 s of processor time with the kernel of GroupNorm, and 0.52
+    s otherwise. The rounding errors of both kernels are equally large: at most 1e-6 for values with
+    mean 0, and at most 1e-5 if the mean is 100 times the standard deviation.
     """
 
     def __torch_function__(

@@ -56,8 +56,9 @@ class ModelPackage:
             these keys.
         output_channels: number of channels of each of *outputs*.
         minimum_patch_size: smallest input patch, voxels, zyx.
-        patch_step: the input patch may be larger than *minimum_patch_size* by a multiple of this
-            number of voxels, zyx; 0 along axes of fixed size.
+        patch_step: three numbers of voxels, zyx. The input patch may be larger than
+            *minimum_patch_size* by a multiple of these numbers. The number is 0 along axes of fixed
+            size.
         margin: voxels by which the input patch exceeds the output patch on each side, zyx.
         normalization: normalisation of the image before it enters the network.
         activation: activation at the end of the package's processing. The network that `load`
@@ -240,7 +241,6 @@ def _space(source: TensorDescription) -> list[str]:
 
 
 def _cut(source: TensorDescription, output: TensorDescription, here: DescriptionField) -> Zyx:
-    """Return the number of voxels that the network crops on each side, zyx."""
     cut = dict.fromkeys(SPACE, 0)
     for axis in _space(source):
         if axis in output.growth:

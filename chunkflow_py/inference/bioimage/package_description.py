@@ -44,14 +44,14 @@ class TensorDescription:
         dtype: for an input, the dtype that the network receives; for an output, the dtype after the
             last processing step.
         steps: processing steps, as written in the description.
-        minimum: for an input, the smallest size along each axis, voxels; for an output, the size
-            along each axis of fixed size.
+        minimum: for an input, the smallest size along each axis, voxels. For an output, the size
+            along each axis whose size is fixed, voxels.
         step: for an input, the increment of the size along each axis, voxels; 0 along an axis of
             fixed size.
-        growth: for an output, output size minus input size, voxels, along each axis whose size the
-            description states relative to the input.
-        halo: for an output, the number of voxels along each axis that must be cropped on each side,
-            because they are invalid.
+        growth: for an output, by how many voxels the output exceeds the input along each axis. A
+            negative number means that the output is smaller. Axes of fixed size are left out.
+        halo: for an output, the number of invalid voxels at each end of each axis. These voxels
+            must be cropped.
         batch: largest number of samples in a batch, or ``None`` if there is no limit.
         scale: voxel size along each axis, in the units of the description.
         voxel_size_nm: voxel size along each axis, nanometres; empty if the description states no

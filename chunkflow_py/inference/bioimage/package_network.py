@@ -51,7 +51,7 @@ class OutputPlan:
 
 
 class PackageNetwork(torch.nn.Module):
-    """Takes (n, c, z, y, x) or (n, c, y, x), and runs a network with another order of axes.
+    """Wraps a network with any order of axes; takes and returns (n, c, z, y, x) or (n, c, y, x).
 
     ```
     (n, c, z, y, x) -> preprocessing -> axes of the network -> network

@@ -8,7 +8,7 @@ is carried out:
 | `fixed_zero_mean_unit_variance` | shift and divisor of the input   | a step with this formula   |
 | `scale_linear`                  | shift and divisor of the input   | a step with this formula   |
 | `zero_mean_unit_variance`       | `zscore` with a statistics file  | an error                   |
-| `scale_range`                   | `percentile`, statistics file    | an error                   |
+| `scale_range`                   | `percentile` with such a file    | an error                   |
 | `clip`                          | limits of the normalisation      | a separate step            |
 | `sigmoid`, `softmax`            | a separate step                  | activation if the only step|
 | `binarize`                      | a separate step                  | an error: use `threshold`  |
@@ -54,7 +54,8 @@ class Normalization:
             ``percentile`` need statistics of the dataset.
         shift: for each channel, the number to subtract.
         divisor: for each channel, the number to divide by after the subtraction.
-        percentiles: for ``percentile``, the two percentiles that become 0 and 1.
+        percentiles: for ``percentile``, the percentile that is mapped to 0 and the percentile that
+            is mapped to 1.
         epsilon: number to add to a divisor that is computed from statistics.
         limits: smallest and largest value that the network receives; values outside are clipped.
             ``None`` for no clipping.
@@ -91,8 +92,8 @@ class Normalization:
             std: standard deviation of each channel.
 
         Raises:
-            OptionError: the package needs statistics, but none or incomplete ones are given; or
-                the package needs none, but some are given.
+            OptionError: the package needs statistics, but they are missing or incomplete. Or
+                statistics are given, but the package needs none.
         """
         if not self.needs_statistics:
             given = {

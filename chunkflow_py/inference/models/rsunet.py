@@ -71,8 +71,8 @@ class RSUNet(nn.Module):
     All convolutions are padded with zeros: the output has the size of the input.
 
     Attributes:
-        divisor: number of voxels along z, y and x. Patch sizes must be multiples of this number. If
-            the input is shifted by a multiple of this number, the output is shifted by the same
+        divisor: three numbers of voxels, zyx. Patch sizes must be multiples of these numbers. If
+            the input is shifted by multiples of these numbers, the output is shifted by the same
             number of voxels.
     """
 
@@ -251,11 +251,6 @@ def _unfit(settings: Mapping[str, Any], error: Exception) -> ModelError:
 
 
 def _check(settings: Mapping[str, Any]) -> None:
-    """Check the types of constructor arguments, and that no number exceeds a fixed limit.
-
-    Raises:
-        ValueError: an argument is invalid; the message names the first invalid argument.
-    """
     one = settings.get("in_channels"), settings.get("out_channels")
     widths, norm = settings.get("widths", WIDTHS), settings.get("norm", "batch")
     pooling, embedding = settings.get("pooling"), settings.get("embedding")
@@ -277,11 +272,7 @@ def _check(settings: Mapping[str, Any]) -> None:
 
 
 def _check_size(settings: dict[str, Any], state: Mapping[str, torch.Tensor]) -> None:
-    """Check that the file has enough weights for the network, before memory is allocated.
-
-    Raises:
-        ValueError: the network would have more weights than the file contains.
-    """
+    # A file with too few weights is refused before memory for the network is allocated.
     widths = tuple(settings.get("widths", WIDTHS))
     kernel = prod(settings["embedding"])
     wanted = kernel * widths[0] * (settings["in_channels"] + widths[0])

@@ -99,7 +99,6 @@ def _orientations(found: BundleProcessing, image: str | None) -> tuple[str, str]
 
 
 def _proposals(found: BundleProcessing, axes: NetworkAxes, size: Zyx | None) -> dict[str, Any]:
-    """Return option values from the bundle; the user's options override these values."""
     values: dict[str, Any] = {}
     if found.window is not None:
         size = size or Zyx.of(int(n) for n in axes.zyx(found.window.size))

@@ -76,9 +76,10 @@ class IntensityStep:
         low: lower limit of the result, or ``None`` for no limit.
         high: upper limit of the result, or ``None`` for no limit.
         nonzero: do not change voxels that are 0.
-        kept: ``(threshold, above, filling)`` for another kind of step, which ignores the other
-            attributes. If *above* is true, voxels above *threshold* keep their value, else voxels
-            below *threshold* do. All other voxels are set to *filling*.
+        kept: ``(threshold, above, filling)`` for a step that replaces `ThresholdIntensity`. Such a
+            step ignores all other attributes. It keeps the voxels above *threshold* (if *above* is
+            true) or below *threshold* (if *above* is false), and sets the remaining voxels to
+            *filling*.
     """
 
     shift: tuple[float, ...] = (0.0,)
@@ -142,7 +143,8 @@ class StatisticsNeed:
     Attributes:
         transform: name of the transform, for messages.
         method: ``zscore`` or ``percentile``.
-        percentiles: for ``percentile``, the two percentiles that become 0 and 1.
+        percentiles: for ``percentile``, the percentile that is mapped to 0 and the percentile that
+            is mapped to 1.
         joint: whether the statistics are those of all channels together.
         nonzero: whether the statistics are only of voxels that are not 0.
     """
@@ -184,8 +186,8 @@ class BundleNormalization:
             std: standard deviation of each channel.
 
         Raises:
-            OptionError: the bundle needs statistics, but none or incomplete ones are given; or the
-                bundle needs none, but some are given.
+            OptionError: the bundle needs statistics, but they are missing or incomplete. Or
+                statistics are given, but the bundle needs none.
         """
         need, steps = self.need, self.steps
         if need is None:

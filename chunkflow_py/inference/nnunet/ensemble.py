@@ -43,7 +43,7 @@ class EnsembleNetwork(torch.nn.Module):
         Args:
             networks: network of each fold.
             axes: axis k of the networks is axis ``axes[k]`` of the image (z, y, x).
-            divisor: number of voxels of which patch sizes must be multiples, zyx.
+            divisor: three numbers of voxels, zyx. Patch sizes must be multiples of these numbers.
             mirror_axes: axes of the networks along which patches are mirrored.
             by_slice: the networks are 2D. A patch is cut into slices across image axis ``axes[0]``.
         """
@@ -96,7 +96,7 @@ def create_network(
 
     Args:
         plan: plan with the architecture.
-        weights: state dict; the tensors become those of the network.
+        weights: state dict. Its tensors become the weights of the network, without a copy.
         path: path of the model, for messages.
         trainer: name of the trainer's class, for messages.
 

@@ -71,10 +71,10 @@ class PlanResampling:
         for want, have in zip(wanted, size_nm, strict=True):
             if not 1 / _LARGEST <= want / have <= _LARGEST:
                 msg = (
-                    f"the voxels of the image are {_text(size_nm)} nm (zyx), but model {self.path} "
-                    f"was trained on voxels of {_text(wanted)} nm, which is more than {_LARGEST} "
-                    "times larger or smaller along an axis; give the voxel size of the image "
-                    "with --voxel-size"
+                    f"the voxel size of the image, {_text(size_nm)} nm, and the voxel size of the "
+                    f"training images of model {self.path}, {_text(wanted)} nm (zyx), differ by "
+                    f"more than a factor of {_LARGEST} along an axis; give the voxel size of the "
+                    "image with --voxel-size"
                 )
                 raise OptionError(msg)
         rows = zip(domain.size, size_nm, wanted, strict=True)

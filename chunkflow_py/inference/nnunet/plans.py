@@ -54,7 +54,8 @@ class Normalization:
         intensities: for each channel, a dict with ``mean``, ``std``, ``percentile_00_5`` and
             ``percentile_99_5`` of the foreground; empty if the scheme does not need these numbers.
         masked: for each channel, whether only voxels inside a mask are normalised. The mask
-            consists of the voxels that are not 0 in any channel, and of the holes among them.
+            consists of the voxels that are not 0 in at least one channel, and of the holes that
+            these voxels enclose.
     """
 
     path: str
@@ -84,8 +85,9 @@ class Normalization:
             std: standard deviation of each channel.
 
         Raises:
-            OptionError: the model needs statistics, but none are given; the model needs none, but
-                some are given; or the number of channels in the file is not that of the model.
+            OptionError: the model needs statistics, but no statistics are given. Or statistics are
+                given, but the model needs none. Or the number of channels in the file is not that
+                of the model.
         """
         if mean is not None or std is not None:
             if {*self.schemes} != {"ZScoreNormalization"}:
@@ -159,11 +161,9 @@ class Normalization:
 
 
 def _normalised(value: float, shift: float, divisor: float) -> float:
-    """Return a clipping limit in normalised units, in float32 as nnU-Net computes it.
-
-    nnU-Net clips voxels before it normalises them. Clipping normalised voxels to the normalised
-    limit gives the same result, because each step of the arithmetic is monotone.
-    """
+    # nnU-Net clips voxels before it normalises them. Clipping normalised voxels to the normalised
+    # limit gives the same result, because each step of the arithmetic is monotone. The arithmetic
+    # is in float32, as in nnU-Net.
     return float(np.float32((np.float32(value) - np.float32(shift)) / np.float32(divisor)))
 
 
@@ -180,8 +180,8 @@ class Plan:
             ``None`` along ``axes[0]``. ``None`` instead of the three numbers if the plan does not
             say that sizes are in millimetres.
         channels: names of the input channels.
-        divisor: number of voxels of which patch sizes must be multiples, zyx. This is the product
-            of the strides of all stages of the network.
+        divisor: three numbers of voxels, zyx. Patch sizes must be multiples of these numbers. Each
+            number is the product of the strides of all stages of the network along the axis.
         output_channels: number of output channels.
         region_labels: if the output channels are overlapping regions, the label of each region. A
             voxel in several regions gets the label of the last of these regions. Empty if the
@@ -263,11 +263,16 @@ def _plan(
         raise ModelError(msg)
     axes = tuple(int(axis) for axis in plans["transpose_forward"])
     patch = [int(size) for size in found["patch_size"]]
-    if sorted(axes) != [0, 1, 2] or len(patch) not in {2, 3} or min(patch) < 1:
+    if sorted(axes) != [0, 1, 2]:
         msg = (
-            f"plans.json of model {path} has transpose_forward {list(axes)} and patch_size {patch};"
-            " transpose_forward must be a permutation of 0, 1, 2, and patch_size must be two or "
-            "three positive sizes"
+            f"plans.json of model {path} has transpose_forward {list(axes)}, which is not a "
+            "permutation of 0, 1, 2; copy plans.json again"
+        )
+        raise ModelError(msg)
+    if len(patch) not in {2, 3} or min(patch) < 1:
+        msg = (
+            f"plans.json of model {path} has patch_size {patch}, but patch_size must be two or "
+            "three positive sizes; copy plans.json again"
         )
         raise ModelError(msg)
     names = dataset.get("channel_names", dataset.get("modality"))
@@ -313,10 +318,16 @@ def _inherited(path: str, every: Mapping[str, Any], name: str) -> dict[str, Any]
     seen: set[str] = set()
     current: Any = name
     while current is not None:
-        if current not in every or current in seen:
+        if current not in every:
             msg = (
-                f"plans.json of model {path} lacks configuration {current!r}, or {current!r} "
-                f"inherits from itself; its configurations are {', '.join(sorted(every))}"
+                f"plans.json of model {path} lacks configuration {current!r}; the file has the "
+                f"configurations {', '.join(sorted(every))}"
+            )
+            raise ModelError(msg)
+        if current in seen:
+            msg = (
+                f"configuration {current!r} in plans.json of model {path} inherits from itself; "
+                "copy plans.json again"
             )
             raise ModelError(msg)
         seen.add(current)
@@ -326,7 +337,6 @@ def _inherited(path: str, every: Mapping[str, Any], name: str) -> dict[str, Any]
 
 
 def _labels(path: str, dataset: Mapping[str, Any]) -> tuple[int, tuple[int, ...]]:
-    """Return the number of output channels, and for overlapping regions the label of each."""
     labels = {name: value for name, value in dataset["labels"].items() if name != "ignore"}
     if labels.get("background") != 0:
         msg = (

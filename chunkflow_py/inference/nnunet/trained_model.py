@@ -141,8 +141,8 @@ def read_model(
     allowed = range(plan.spatial_dims)
     if [*mirror] != [axis for axis in allowed if axis in mirror]:
         msg = (
-            f"model {path} mirrors along the axes {mirror}; mirroring axes must be different "
-            f"numbers from 0 to {plan.spatial_dims - 1}, in ascending order"
+            f"model {path} mirrors along the axes {mirror}; mirroring axes must be numbers "
+            f"from 0 to {plan.spatial_dims - 1}, each at most once, in ascending order"
         )
         raise ModelError(msg)
     return TrainedModel(
@@ -162,10 +162,16 @@ def _chosen(
     # nnU-Net averages the folds 0 to 4; a network trained on all cases is used only by request.
     chosen = tuple(folds or [fold for fold in weights if fold != "all"] or ["all"])
     missing = [fold for fold in chosen if fold not in weights]
-    if missing or len(set(chosen)) < len(chosen):
+    if missing:
         msg = (
-            f"--folds {','.join(chosen)} must name different folds of model {path}, but the model "
-            f"has only {', '.join(weights)}; use --folds {','.join(weights)}"
+            f"--folds {','.join(chosen)}: model {path} has no fold {', '.join(missing)}; choose "
+            f"from the folds {', '.join(weights)}"
+        )
+        raise OptionError(msg)
+    if len(set(chosen)) < len(chosen):
+        msg = (
+            f"--folds {','.join(chosen)} lists a fold twice; use "
+            f"--folds {','.join(dict.fromkeys(chosen))}"
         )
         raise OptionError(msg)
     return chosen
