@@ -148,8 +148,8 @@ def related_to(annotations: Annotations, labels: Chunk) -> Annotations:
     if names is None:
         msg = (
             f"--segmentation-name looks up the segments of points and lines, but the annotations "
-            f"are of kind {annotations.kind}; let the plugin set the relations of the annotations, "
-            "and leave --segmentation-name out"
+            f"are of kind {annotations.kind}; leave --segmentation-name out, and if the annotations "
+            "need ids of segments, set their relations where the annotations are made"
         )
         raise ChunkError(msg)
     array, box = labels_of(labels), labels.bbox

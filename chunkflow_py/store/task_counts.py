@@ -153,7 +153,7 @@ class CountStore:
         key = f"{region}{SUFFIX}"
         data = self.store.get(key)
         if data is None:
-            msg = f"{key} below {self.place} no longer exists; run the task of this box again"
+            msg = f"{key} below {self.place} no longer exists; run task {region} again"
             raise VolumeNotFoundError(msg)
         try:
             arrays = npz(data)
@@ -163,7 +163,7 @@ class CountStore:
         except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error,
                 zipfile.BadZipFile, NotImplementedError, RuntimeError, MemoryError,
                 ChunkflowError) as error:  # fmt: skip
-            msg = f"{key} below {self.place} is damaged ({error}); run the task of this box again"
+            msg = f"{key} below {self.place} is damaged ({error}); run task {region} again"
             raise VolumeError(msg) from error
         if (kind, version) != (self.kind, VERSION):
             msg = (

@@ -56,9 +56,8 @@ def network_axes(wanted: str | None, image: str | None) -> NetworkAxes:
     """
     if image is not None and not is_orientation(image):
         msg = (
-            f"--image-orientation {image} is not a code of the directions of x, y and z; use three "
-            "letters in the order of the axes, one of L and R, one of P and A, and one of I and S, "
-            "such as RAS"
+            f"--image-orientation {image} is not a code of the directions of x, y and z; write "
+            "one letter for each axis, such as RAS: L or R, P or A, and I or S, in any order"
         )
         raise OptionError(msg)
     if wanted is None or image is None:
