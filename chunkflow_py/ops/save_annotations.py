@@ -148,7 +148,7 @@ def related_to(annotations: Annotations, labels: Chunk) -> Annotations:
     if names is None:
         msg = (
             f"--segmentation-name looks up the segments of points and lines, but the annotations "
-            f"are of kind {annotations.kind}; leave --segmentation-name out, and if the annotations "
+            f"are of kind {annotations.kind}; leave --segmentation-name out, and if annotations "
             "need ids of segments, set their relations where the annotations are made"
         )
         raise ChunkError(msg)
