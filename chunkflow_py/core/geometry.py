@@ -36,6 +36,10 @@ class Zyx(NamedTuple):
         Raises:
             GeometryError: *values* are not exactly three whole numbers.
         """
+        if type(values) is cls:
+            z, y, x = values
+            if type(z) is int and type(y) is int and type(x) is int:
+                return values  # the usual case
         items = tuple(values)
         try:
             whole = tuple(int(v) for v in items)
@@ -274,7 +278,8 @@ class BoundingBox:
         """Raise a `GeometryError` if the stop is before the start."""
         object.__setattr__(self, "start", Zyx.of(self.start))
         object.__setattr__(self, "stop", Zyx.of(self.stop))
-        if any(b < a for a, b in zip(self.start, self.stop, strict=True)):
+        (z0, y0, x0), (z1, y1, x1) = self.start, self.stop
+        if z1 < z0 or y1 < y0 or x1 < x0:
             msg = (
                 f"box stop {self.stop} lies before its start {self.start} (zyx, voxels); "
                 "swap them or give a positive size"
