@@ -73,8 +73,8 @@ class Cutout:
     ) -> tuple[BoundingBox, BoundingBox]:
         """Return the box to read, clipped to *bounds*, and the domain of the chunk.
 
-        The domain is *bounds*, except for an explicit cut without a task's box: then, the domain is
-        the cut itself.
+        The domain is *bounds*. Only if there is an explicit cut, but no task's box, is the domain
+        the cut.
 
         Args:
             bounds: box of all voxels of the volume or file.
