@@ -76,7 +76,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return what is written: the level and, if they are requested, the thumbnail and the log."""
+        """Return the outputs: the level and, if they are requested, the thumbnail and the log."""
         saver, place = self.saver, self.saver.place
         more = (
             Output("objects", f"{self._beside(name).store_url}/")
