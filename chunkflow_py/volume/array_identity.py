@@ -199,10 +199,7 @@ class ArrayAddress:
                 return f"{status.st_dev}:{status.st_ino}{rest}"
 
     def matches(self, other: ArrayAddress) -> bool:
-        """Return whether *other* is the address of one task's file, and this is the address of all.
-
-        The address of all files has ``BOX`` where the address of one file has the box of its task.
-        """
+        """Return whether *other* is this address with the box of a task in place of ``BOX``."""
         if "BOX" not in self.path or self.mip is not None:
             return False
         pattern = _BOX.join(map(re.escape, self._spelled().split("BOX")))

@@ -73,8 +73,8 @@ class Cutout:
     ) -> tuple[BoundingBox, BoundingBox]:
         """Return the box to read, clipped to *bounds*, and the domain of the chunk.
 
-        The domain is *bounds*. Only if there is an explicit cut, but no task's box, is the domain
-        the cut.
+        The domain is *bounds*. But if there is an explicit cut and no task's box, the domain is the
+        cut.
 
         Args:
             bounds: box of all voxels of the volume or file.

@@ -81,7 +81,7 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def thread_safe(self) -> bool:
-        """Whether several tasks may be read at the same time."""
+        """Whether several tasks may read at the same time."""
         return self.source.thread_safe
 
     @property

@@ -275,7 +275,7 @@ def check_alignment(
 
 
 def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool:
-    """Warn if *size_nm* is the assumed voxel size `UNIT_NM`; return whether this is so."""
+    """Warn and return ``True`` if *size_nm* is the assumed voxel size `UNIT_NM`."""
     if size_nm is not UNIT_NM:
         return False
     logger.warning(

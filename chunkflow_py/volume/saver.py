@@ -136,7 +136,7 @@ class VolumeSaver:
         *,
         has_tasks: bool = True,
     ) -> None:
-        """Check before the first task that all tasks can write, and no two share a write unit.
+        """Check before the first task that all tasks can write, and that no two share a write unit.
 
         Args:
             boxes: for each task, the box that the task has when it arrives at the saver, if known.

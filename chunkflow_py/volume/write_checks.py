@@ -149,7 +149,7 @@ def check_voxels(
 
 
 def fits(here: np.dtype[Any], kind: Kind | None, there: np.dtype[Any]) -> bool:
-    """Return whether a conversion from dtype *here* to dtype *there* only rounds values."""
+    """Return whether a conversion from dtype *here* to *there* loses nothing except by rounding."""
     import numpy as np
 
     widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")

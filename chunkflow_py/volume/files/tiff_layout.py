@@ -135,7 +135,7 @@ class TiffLayout(BlockLayout):
         raise ChunkError(msg)
 
     def _set_pages(self) -> None:
-        """Find out which axes number the pages, and choose the blocks."""
+        """Determine along which axes the file is divided into pages, and choose the blocks."""
         series, stored = self._series, self._stored
         plane = min(self._places["y"], self._places["x"])
         self._contiguous = series.dataoffset is not None
@@ -310,7 +310,7 @@ class TiffLayout(BlockLayout):
             return self._series.pages[self._number(block)]
 
     def _check(self, page: Any, block: Index) -> None:
-        """Check the segments of a page, once."""
+        """Check the strips or tiles of the page of *block*, unless they have been checked."""
         number = self._number(block)
         if number not in self._checked:
             check_page(page, self._path)

@@ -295,7 +295,7 @@ class Index:
         return "_".join(map(str, (cell or ())[::-1]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of the info file."""
+        """Return the entry of this index in the info file."""
         entry: dict[str, Any] = {"key": self.key}
         if self.grid is not None and self.cell is not None:
             entry |= {"grid_shape": list(self.grid[::-1]), "chunk_size": list(self.cell[::-1])}

@@ -430,7 +430,7 @@ class _Writer:
         return Info(schema, lower, upper, by_id, tuple(indices), tuple(spatial))  # type: ignore[arg-type]
 
     def _entries(self, count: int, size: int) -> Index:
-        """Write the index by id."""
+        """Write the index in which annotations are found by id."""
         sharding = sharding_for(count, size)
         index = self._final(Index(BY_ID), sharding)
         shards = Buckets(self._folder / "entries", row_dtype(self._schema))
