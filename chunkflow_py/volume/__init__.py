@@ -141,7 +141,10 @@ def format_of_new(place: Location, format: str | None) -> str:
 
 
 def driver_of(format: str) -> object:
-    """Return the driver of a format: the module that opens and, in most cases, creates volumes."""
+    """Return the driver of a format: the Python module that opens volumes of this format.
+
+    If the format can be written, the module can also create volumes.
+    """
     return import_module(f"chunkflow_py.volume.{_MODULES[format]}")
 
 

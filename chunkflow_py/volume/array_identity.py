@@ -25,7 +25,8 @@ mount or spelling in the address. A file that does not exist yet is identified b
 existing parent folder and the rest of its path. In a bucket, the key identifies the array.
 
 A worker also has records of the blocks that earlier steps of its run have written (see `expect`).
-With these records, a reader can tell a missing block that was recorded as empty from a lost block.
+With these records, a reader can distinguish two kinds of missing blocks: blocks that a task did not
+store because they were empty, and blocks that were stored and then lost.
 """
 
 from __future__ import annotations
@@ -63,7 +64,10 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 
 
 def same_array(first: str, second: str) -> bool:
-    """Return whether two addresses name the same array, or an array and the file that contains it.
+    """Return whether two addresses refer to the same array.
+
+    The result is also true if one address names a file or folder, and the other address names a
+    level of a volume in this file or folder.
 
     Args:
         first: an address, such as ``file:///data/em.zarr at mip 0`` or ``/data/out_BOX.h5``.
@@ -134,12 +138,18 @@ class ArrayAddress:
 
     @cached_property
     def containers(self) -> frozenset[str]:
-        """Identity of the file or folder at the address; it contains all levels of a volume."""
+        """Identity of the file or folder at the address, as a set with one element.
+
+        If the address names a level of a volume, this is the folder that contains all levels.
+        """
         return frozenset({self._known(self.path)})
 
     @cached_property
     def arrays(self) -> frozenset[str]:
-        """Identities of the arrays at the address; a folder may have volumes of several formats."""
+        """Identities of the arrays at the address.
+
+        There are several if the folder contains volumes of several formats.
+        """
         if self.mip is None:
             return self.containers
         if self.scheme == "file" and (self.dataset or os.path.isfile(self.path)):  # noqa: PTH113
@@ -189,7 +199,7 @@ class ArrayAddress:
                 return f"{status.st_dev}:{status.st_ino}{rest}"
 
     def matches(self, other: ArrayAddress) -> bool:
-        """Return whether this path contains ``BOX``, and *other* has a task's box in its place."""
+        """Return whether *other* is this address with the box of a task in place of ``BOX``."""
         if "BOX" not in self.path or self.mip is not None:
             return False
         pattern = _BOX.join(map(re.escape, self._spelled().split("BOX")))

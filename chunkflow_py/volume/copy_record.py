@@ -34,7 +34,7 @@ _DOCUMENTS = {
 
 @dataclass(frozen=True)
 class CopyRecord:
-    """The record in a copied volume that describes the source of its blocks.
+    """Record of the source of a copied volume, stored inside the copy.
 
     Attributes:
         place: location of the copy.

@@ -73,8 +73,8 @@ class Cutout:
     ) -> tuple[BoundingBox, BoundingBox]:
         """Return the box to read, clipped to *bounds*, and the domain of the chunk.
 
-        The domain is *bounds*, except for an explicit cut without a task's box: then, the domain is
-        the cut itself.
+        The domain is *bounds*. But if there is an explicit cut and no task's box, the domain is the
+        cut.
 
         Args:
             bounds: box of all voxels of the volume or file.

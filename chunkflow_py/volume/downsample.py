@@ -137,7 +137,7 @@ def _means(fine: NDArray[Any], cell: Zyx, coarse: NDArray[Any]) -> None:
 
 
 def _accumulator(dtype: np.dtype[Any], count: int) -> np.dtype[Any]:
-    """Return the smallest dtype in which the sum of *count* voxels can be added and rounded."""
+    """Return the smallest dtype in which the sum of *count* voxels can be computed and rounded."""
     most = (int(np.iinfo(dtype).max) + 1) * count
     sizes = (2, 4, 8)
     kinds = [np.dtype(f"{dtype.kind}{size}") for size in sizes]
@@ -222,7 +222,9 @@ def _mixed(planes: NDArray[Any], cell: Zyx) -> NDArray[np.bool_]:
 
 
 def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
-    """Return the most frequent label of each cell, or the smallest of equally frequent labels.
+    """Return the most frequent label of each cell (the fine voxels of one coarse voxel).
+
+    Of equally frequent labels, the smallest is returned.
 
     Args:
         columns: one array for each position inside a cell, with the labels of n cells at this
@@ -256,7 +258,10 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
 
 @cache
 def _sorting_network(count: int) -> tuple[tuple[int, int], ...]:
-    """Return pairs of columns; ordering each pair in turn sorts all rows of *count* values.
+    """Return the pairs of columns to compare, in this order, to sort each row of a table.
+
+    The table has *count* columns. For each pair, the caller swaps the two values of every row in
+    which they are out of order. After the last pair, all rows are sorted.
 
     The method is Batcher's merge exchange (Knuth, The Art of Computer Programming, volume 3,
     section 5.2.2, algorithm M). The caller compares whole columns, because sorting many short rows

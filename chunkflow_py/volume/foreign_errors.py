@@ -15,7 +15,10 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours for a terminal
 
 
 def reason_of(error: Exception) -> str:
-    """Return the message of an exception without colour codes, or its type if it has no message."""
+    """Return the message of an exception, without colour codes.
+
+    For an exception without a message, return the name of its class.
+    """
     return _ANSI.sub("", str(error)).strip() or type(error).__name__
 
 

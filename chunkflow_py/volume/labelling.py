@@ -120,10 +120,10 @@ class LabellingRecords:
         return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
     def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
-        """Yield the documents of regions that begin or end inside the boxes of *tasks*.
+        """Yield the documents of regions whose first or last voxel one of *tasks* writes.
 
         Args:
-            tasks: index of the boxes that tasks write, see
+            tasks: lookup of the task that writes a given voxel, see
                 `chunkflow_py.core.operator_base.WritersByPlace`.
             time: time index to which all tasks write (default: each task writes to its own time
                 index).

@@ -54,7 +54,7 @@ class VolumeLoader(OperatorBase):
         output_name: name of the chunk in the task.
         channels: channels to read, in this order (default: all).
         dtype: type of the voxels (default: that of the volume).
-        voxel_size_nm: voxel size, zyx (default: that of the volume).
+        voxel_size_nm: voxel size, nanometres, zyx (default: that of the volume).
         kind: meaning of the voxels (default: that of the volume).
         time: time index to read (default: that of the task).
         set_bbox: whether to set the task's box to the box of the chunk.
@@ -81,7 +81,7 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def thread_safe(self) -> bool:
-        """Whether several tasks may be read at the same time."""
+        """Whether several tasks may read at the same time."""
         return self.source.thread_safe
 
     @property
@@ -158,7 +158,7 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Receive the description of all tasks (an `Outline`), and prepare all checks.
+        """Store *outline*, the description of all tasks, and prepare all checks.
 
         Raises:
             VolumeNotFoundError: a check needs a file or level that does not exist.

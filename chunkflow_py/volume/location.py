@@ -136,8 +136,9 @@ def volume_name(place: Location) -> str:
 def level_name(place: Location, mip: int) -> str:
     """Return the canonical name of a level, the same for all spellings of a local path.
 
-    A level has a second name if it is addressed directly, as an array. Therefore, compare names
-    only with `chunkflow_py.volume.array_identity.same_array`.
+    The array of a level can also be opened as a volume of its own, such as ``em.zarr/0`` instead of
+    ``em.zarr`` at mip 0. Its name is then different. Therefore, do not compare names as text, but
+    with `chunkflow_py.volume.array_identity.same_array`.
     """
     where = volume_name(place)
     if place.format == "h5":

@@ -99,7 +99,7 @@ def box_mask(
     Args:
         volume: the mask volume, any dtype; a voxel is set if any channel is not zero.
         bbox: the box, in voxels of *voxel_size_nm*.
-        voxel_size_nm: size of the voxels in which *bbox* is given, zyx.
+        voxel_size_nm: size of the voxels in which *bbox* is given, nanometres, zyx.
         fill_missing: whether voxels outside the mask volume count as zero; if false, such voxels
             raise an error.
 
@@ -147,7 +147,7 @@ def touches_mask(
         volume: the mask volume, any dtype; voxels outside the volume count as zero.
         box: region for which the mask is read once, in advance. If the function is called with a
             box that extends beyond this region, the function reads the mask again.
-        voxel_size_nm: voxel size of the boxes, zyx.
+        voxel_size_nm: size of the voxels in which boxes are given, nanometres, zyx.
 
     Raises:
         ChunkError: the voxels of the mask are smaller than those of the boxes.
@@ -181,7 +181,7 @@ def boxes_in_mask(
     Args:
         volume: the mask volume, any dtype; voxels outside the volume count as zero.
         boxes: a grid, or a list.
-        voxel_size_nm: voxel size of the boxes, zyx.
+        voxel_size_nm: size of the voxels in which boxes are given, nanometres, zyx.
 
     Returns:
         One bool per box: an array of shape `BoxGrid.count` for a grid, (n,) for a list of n boxes.

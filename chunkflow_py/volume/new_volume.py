@@ -35,7 +35,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeCreator(OperatorBase):
-    """Creates a volume once: before the first task, or with the first chunk if options are missing.
+    """Creates a volume before the first task, or with the first chunk.
+
+    The first chunk is needed if the options do not give all properties of the volume.
 
     Attributes:
         url: address of the new volume.
@@ -351,7 +353,9 @@ def shape_bounds(shape: Zyx) -> BoundingBox:
 def kept_names(
     model: Volume | None, channels: Sequence[int] | None, url: str, format: str | None = None
 ) -> dict[str, Any]:
-    """Return the setting of `create_volume` that copies the channel names of another volume.
+    """Return the argument of `create_volume` that copies the channel names of another volume.
+
+    The result is a dict, which is empty if there are no names to copy.
 
     Args:
         model: the other volume.
@@ -366,7 +370,9 @@ def kept_names(
 def known_names(
     voxels: Voxels | None, spec: VolumeSpec, url: str, format: str | None = None
 ) -> dict[str, Any]:
-    """Return the setting of `create_volume` for the channel names that the pipeline knows.
+    """Return the argument of `create_volume` with the channel names that the pipeline knows.
+
+    The result is a dict, which is empty if the names are not known.
 
     Args:
         voxels: properties of the voxels that the pipeline computes, if known.

@@ -68,7 +68,7 @@ class VolumeOutput(OperatorBase):
     @property
     @hook
     def destinations(self) -> tuple[str, ...]:
-        """Canonical names of the level, and of the thumbnail and the log if they are written."""
+        """Canonical names of the level and, if they are requested, of the thumbnail and the log."""
         address = volume_name(self.saver.place)
         more = {"thumbnail": self.create_thumbnail, "log": self.upload_log}
         beside = (f"{address}/{name}" for name, wanted in more.items() if wanted)
@@ -76,7 +76,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the outputs: the level, and the thumbnail and the log if they are written."""
+        """Return the outputs: the level and, if they are requested, the thumbnail and the log."""
         saver, place = self.saver, self.saver.place
         more = (
             Output("objects", f"{self._beside(name).store_url}/")
@@ -88,7 +88,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the boxes of all tasks (of an `Outline`) against the write units of the volume.
+        """Check that no two tasks write to one write unit; *outline* describes the tasks.
 
         Raises:
             ChunkflowError: the errors of `VolumeSaver.prepare`, for the volume or its thumbnail.

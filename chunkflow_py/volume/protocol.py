@@ -157,7 +157,7 @@ class Volume(Protocol):
         *,
         time: int | None = None,
     ) -> Chunk:
-        """Return the voxels inside *bbox*, with `bounds` as the chunk's domain.
+        """Return a chunk with the voxels inside *bbox*; the domain of the chunk is `bounds`.
 
         Args:
             bbox: box to read, in voxels of this level.
@@ -275,7 +275,7 @@ def check_alignment(
 
 
 def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool:
-    """Warn if *size_nm* is the assumed voxel size `UNIT_NM`; return whether it warned."""
+    """Warn and return ``True`` if *size_nm* is the assumed voxel size `UNIT_NM`."""
     if size_nm is not UNIT_NM:
         return False
     logger.warning(

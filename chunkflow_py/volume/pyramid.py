@@ -69,8 +69,8 @@ class PyramidLevel:
 
         Args:
             boxes: boxes of the tasks, in voxels of the pipeline's chunks.
-            fine: bounds of the level of the chunks; task boundaries at or outside these bounds are
-                ignored.
+            fine: bounds of the level to which the chunks belong; task boundaries at or outside
+                these bounds are ignored.
         """
         unit, origin = self.write_unit * self.shrink, self.bounds.start * self.shrink
         for axis, name in enumerate(AXES):
@@ -117,8 +117,9 @@ def like_levels(
 def isotropic_factors(voxel_size_nm: tuple[float, float, float], levels: int) -> tuple[Zyx, ...]:
     """Return downsampling factors that make voxels as cubic as possible, one for each level.
 
-    Let L be the longest edge of a voxel of a level. For the next level, all axes along which a
-    voxel is shorter than L/√2 are halved. If no axis is that short, all axes are halved.
+    Let L be the longest edge of a voxel of a level. The next level has half as many voxels along
+    each axis along which a voxel is shorter than L/√2. If there is no such axis, the next level has
+    half as many voxels along all axes.
 
     Args:
         voxel_size_nm: size of a voxel of level 0, nanometres, zyx.
@@ -238,7 +239,7 @@ class PyramidOutput(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check the boxes of all tasks (of an `Outline`) against the write units of all levels.
+        """Check that no two tasks write to one block of a level; *outline* describes the tasks.
 
         Raises:
             VolumeNotFoundError: the volume, or a level of it, neither exists nor will be created.

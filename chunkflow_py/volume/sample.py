@@ -21,10 +21,11 @@ _BOXES = 4  # most boxes along an axis
 
 
 def sample_of(volume: Volume) -> NDArray[Any]:
-    """Return all voxels of a small volume or a sample, as an array of shape (channels, voxels).
+    """Return all voxels of a small volume, or a sample of the voxels of a large volume.
 
-    The sample consists of at most 64 boxes of 32 x 64 x 64 voxels (zyx), evenly spread over the
-    volume. In a time series, the boxes are read at the first, the middle and the last time point.
+    The result has the shape (channels, voxels). A sample consists of at most 64 boxes of
+    32 x 64 x 64 voxels (zyx), evenly spread over the volume. In a time series, the boxes are read
+    at the first, the middle and the last time point.
 
     Raises:
         VolumeError: the voxels cannot be read.

@@ -73,7 +73,7 @@ class VolumeSaver:
         format: format of the volume, if the address does not name it.
         create: whether to create a missing volume.
         bounds: box of all voxels of a new volume (default: see the docstring of the module).
-        voxel_size_nm: voxel size of a new volume, zyx (default: that of the chunk).
+        voxel_size_nm: voxel size of a new volume, nanometres, zyx (default: that of the chunk).
         dtype: dtype to which voxels are converted before they are written.
         block_size: extent of a block of a new volume, voxels, zyx.
         shard_size: extent of a shard of a new volume, voxels, zyx.
@@ -136,7 +136,7 @@ class VolumeSaver:
         *,
         has_tasks: bool = True,
     ) -> None:
-        """Check before the first task that all tasks can write, and no two share a write unit.
+        """Check before the first task that all tasks can write, and that no two share a write unit.
 
         Args:
             boxes: for each task, the box that the task has when it arrives at the saver, if known.

@@ -39,7 +39,7 @@ class BoxCheck:
 
     @classmethod
     def of(cls, outline: Any) -> BoxCheck | None:
-        """Return the check for the tasks of an `Outline`, or ``None`` if there is only one task."""
+        """Return the check for the tasks in *outline*, or ``None`` if there is only one task."""
         has_others = outline.has_tasks if outline.boxes is None else len(outline.boxes) > 1
         return cls(outline.domain) if has_others else None
 
@@ -85,7 +85,7 @@ def stored_inside(
 
     Args:
         volume: volume that the tasks write.
-        tasks: index of the boxes that tasks write, see
+        tasks: lookup of the task that writes a given voxel, see
             `chunkflow_py.core.operator_base.WritersByPlace`.
         shrink: size of a voxel of *volume* in voxels of the tasks' boxes, zyx.
         time: time index to which all tasks write (default: each task writes to its own time index).

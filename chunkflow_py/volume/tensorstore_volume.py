@@ -178,7 +178,7 @@ class TensorStoreVolume:
     def read(
         self, bbox: BoundingBox, channels: Sequence[int] | None = None, *, time: int | None = None
     ) -> Chunk:
-        """Return the voxels inside *bbox*; see `Volume.read`; *time* is ignored."""
+        """Return the voxels inside *bbox*, as `Volume.read` does; *time* is ignored."""
         del time
         check_inside(bbox, self.bounds, self.url)
         check_channels(channels, self.channels, self.url)
@@ -205,7 +205,7 @@ class TensorStoreVolume:
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Raise an error: TensorStore does not report the stored blocks."""
+        """Raise an error, because TensorStore does not report which blocks are stored."""
         msg = (
             f"TensorStore does not report the stored blocks of {self.url}; open the array as a "
             "volume, such as zarr://"
@@ -213,7 +213,7 @@ class TensorStoreVolume:
         raise VolumeError(msg)
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:
-        """Raise an error: TensorStore does not report the stored blocks."""
+        """Raise an error, because TensorStore does not report which blocks are stored."""
         del time
         msg = (
             f"TensorStore does not report the stored blocks of {self.url} in {bbox}; open the "

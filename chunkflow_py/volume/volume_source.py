@@ -38,7 +38,7 @@ class VolumeSource(ABC):
 
     @property
     def is_one_file(self) -> bool:
-        """Whether all tasks read one and the same file; each task opens this file itself."""
+        """Whether all tasks read one file, which each task opens for itself."""
         return False
 
     @abstractmethod

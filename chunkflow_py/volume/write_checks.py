@@ -48,7 +48,7 @@ def check_new(
     dtype_known: bool = True,
     **settings: Any,
 ) -> None:
-    """Raise the errors of `create_volume` without creating anything.
+    """Raise the errors that `create_volume` would raise, but create nothing.
 
     Args:
         spec: description of level *mip*.
@@ -149,7 +149,7 @@ def check_voxels(
 
 
 def fits(here: np.dtype[Any], kind: Kind | None, there: np.dtype[Any]) -> bool:
-    """Return whether *here* can be converted to the dtype *there* with no loss except rounding."""
+    """Return whether a conversion from dtype *here* to *there* loses nothing except by rounding."""
     import numpy as np
 
     widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")
@@ -342,7 +342,7 @@ def check_levels(spec: VolumeSpec, mip: int, url: str, *, first: int | None = No
 
 
 def _last_level(spec: VolumeSpec, mip: int) -> tuple[int, Zyx]:
-    """Return the number and extent of the last level that is smaller than the next finer level."""
+    """Return number and extent of the coarsest level that is smaller than the next finer level."""
     boxes = [spec.bounds]
     for level in count(mip):
         boxes.append(coarser(boxes[-1], spec.step(level)))

@@ -86,13 +86,16 @@ class BlockLayout(ABC):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the stored bytes of *blocks* of one unit; ``None`` stands for a missing block."""
+        """Return a dict from each block to its stored bytes, or to ``None`` if it is not stored.
+
+        All *blocks* belong to *unit*.
+        """
         return dict.fromkeys(blocks, store.get(self.key(unit), packed_most(self.block_bytes)))
 
     def put(self, store: Store, unit: Index, blocks: Mapping[Index, bytes]) -> None:
         """Write the whole *unit* from the encoded *blocks*.
 
-        Blocks that contain only the fill value are not in *blocks*.
+        Blocks that contain only the fill value are left out of *blocks*, and are not stored.
         """
         (data,) = blocks.values()
         store.put(self.key(unit), data)

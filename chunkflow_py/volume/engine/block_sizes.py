@@ -45,9 +45,9 @@ def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: Boundin
     """Return a block size of a new volume, chosen so that tasks consist of whole blocks.
 
     Along each axis, the block size is the largest divisor, up to 64 voxels, of the tasks' common
-    step (see `common_unit`). If this divisor is below 16, the block size is the common step itself,
-    up to 256. If the common step is below 4, blocks are as long as the longest task, and their
-    boundaries differ from those of the tasks.
+    step (see `common_unit`). If this divisor is below 16, and the common step is at most 256, the
+    block size is the common step. If the common step is below 4, no useful block size divides it.
+    Blocks are then as long as the longest task, and some tasks end inside a block.
     """
     block = []
     common = common_unit(boxes, bounds)
@@ -63,7 +63,7 @@ def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: Boundin
 
 
 def _spans(boxes: BoxGrid | Sequence[BoundingBox] | None) -> list[list[tuple[int, int]]]:
-    """Return (start, stop) of the boxes along z, y and x."""
+    """Return three lists, for z, y and x, with (start, stop) of each box along this axis."""
     if isinstance(boxes, BoxGrid):
         return [boxes.intervals(axis) for axis in range(3)]
     return [[(box.start[axis], box.stop[axis]) for box in boxes or ()] for axis in range(3)]
@@ -72,11 +72,12 @@ def _spans(boxes: BoxGrid | Sequence[BoundingBox] | None) -> list[list[tuple[int
 def shard_for_memory(
     block: Zyx, extent: Zyx, *, memory_bytes: int, input_bytes: int, output_bytes: int
 ) -> Zyx:
-    """Return the extent of the largest shard that a task of the same extent can hold in memory.
+    """Return the extent of the largest shard that a task can write within a limit of its memory.
 
-    A task keeps its input, its output and the encoded shard in memory. The encoded shard may be as
-    large as the output, so the task takes voxels · (input_bytes + 2 · output_bytes). The memory of
-    the network and of the margin around the task is not included.
+    The task is as large as the shard. It keeps its input, its output and the encoded shard in
+    memory. The encoded shard may be as large as the output, so the task takes
+    voxels · (input_bytes + 2 · output_bytes). The memory of the network and of the margin around
+    the task is not included.
 
     The shard begins as one block and is doubled along x, y, z, x, …, but along no axis beyond the
     end of the volume. Sharded precomputed volumes number their blocks in this order.

@@ -543,7 +543,10 @@ def _pieces(wanted: Sequence[Positions], block: Sequence[int]) -> Iterator[Piece
 def _spans(
     wanted: Positions, length: int
 ) -> Iterator[tuple[int, slice | list[int], slice | list[int]]]:
-    """Yield the blocks along one axis: index, positions in the block, positions in the array."""
+    """Yield, for each block along one axis, its index and the positions of its wanted voxels.
+
+    The positions are given twice: in the block, and in the array that is read or written.
+    """
     if isinstance(wanted, range):
         for block in range(wanted.start // length, -(-wanted.stop // length)):
             low = max(wanted.start, block * length)

@@ -1,7 +1,7 @@
 """Read the number of voxels that a compressed image declares in its header, before decoding it.
 
-The decoders of these formats allocate as much memory as a header declares. The metadata of the
-volume give the size of a block, so a block whose header declares another size is refused.
+Decoders of image formats allocate as much memory as the header of an image declares. The metadata
+of the volume give the size of a block, so a block whose header declares another size is refused.
 """
 
 from __future__ import annotations

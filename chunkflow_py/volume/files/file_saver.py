@@ -57,7 +57,7 @@ class FileSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that the tasks of the pipeline (an `Outline`) can write files of this name.
+        """Check that all tasks can write files of this name; *outline* describes the tasks.
 
         Raises:
             OptionError: several tasks would write one file.

@@ -135,7 +135,7 @@ class FileVolume:
         raise VolumeError(msg)
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:  # noqa: ARG002
-        """Return an empty list, because tasks do not write separate objects."""
+        """Return an empty list, because tasks do not write to this volume."""
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:
@@ -160,7 +160,8 @@ class FileSource(VolumeSource):
     Attributes:
         files: name of the file, or prefix of one file per task.
         open_file: function path -> volume, or ``None`` for an empty file.
-        removes_empty: whether to delete a file that is empty or contains only zeros.
+        removes_empty: whether to delete a file, after a task has read it, if the file is empty or
+            contains only zeros.
         open_whole: function like *open_file*, used if a task reads the whole file (default:
             *open_file*).
     """

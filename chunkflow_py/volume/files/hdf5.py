@@ -112,7 +112,7 @@ def _is_array(item: object) -> bool:
 def find_dataset(
     file: h5py.File, path: Path, dataset_path: str | None, *, one_only: bool = False
 ) -> h5py.Dataset:
-    """Return the dataset at *dataset_path*; by default ``main``, else the first array.
+    """Return the dataset at *dataset_path*; by default ``main``, else the first 3D or 4D array.
 
     Raises:
         VolumeNotFoundError: the dataset does not exist; the message lists the existing datasets.

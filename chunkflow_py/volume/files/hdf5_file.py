@@ -6,7 +6,7 @@ thread of a process uses the file at a time. Two locks coordinate the processes:
 
 ```
 em.h5         HDF5's own lock: shared during a read, exclusive during a write
-em.h5.lock    lock of the process that writes to the file, from its first write until its end
+em.h5.lock    held by the process that writes, from its first write until the process ends
 ```
 """
 

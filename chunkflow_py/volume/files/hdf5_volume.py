@@ -175,7 +175,7 @@ class Hdf5Volume:
             self._lock = WriterLock.of(self._path)
 
     def _missing(self, bbox: BoundingBox) -> Iterator[BoundingBox]:
-        """Yield the boxes of the blocks inside *bbox* that are not stored."""
+        """Yield the boxes of those blocks that *bbox* touches and that are not stored."""
         with reading(self._path) as file:
             dataset = find_dataset(file, self._path, self._name)
             for box in self._boxes(bbox):
@@ -191,9 +191,10 @@ class Hdf5Volume:
             yield box.intersection(self.bounds)
 
     def _stored(self, dataset: h5py.Dataset, box: BoundingBox) -> Iterator[bool]:
-        """Yield, for each block at *box*, whether the block is stored.
+        """Yield whether the block at *box* is stored.
 
-        A box has several blocks if the dataset is also divided along the channels.
+        If a block does not contain all channels, several blocks have the same box. In this case,
+        one value is yielded for each of these blocks.
         """
         if self._blocks is None:
             yield dataset.id.get_storage_size() > 0
@@ -265,7 +266,7 @@ def create_volume(
 
 
 def address_of_dataset(path: Path, name: str | None) -> str:
-    """Return the byte address of a dataset in its file; all names of one dataset give one address.
+    """Return the byte address of a dataset in its file, which is the same for all links to it.
 
     Raises:
         VolumeNotFoundError: the file or dataset does not exist.
@@ -347,7 +348,10 @@ def check_new(
     mip: int,
     **_: Any,
 ) -> None:
-    """Raise the errors of `create_volume`, but create nothing; see `write_checks.check_new`."""
+    """Raise the errors that `create_volume` would raise, but create nothing.
+
+    See `write_checks.check_new`.
+    """
     _check_local(place)
     _check_spec(spec, place, mip)
 

@@ -39,15 +39,15 @@ class ImageVolume(BlockVolume):
     """A TIFF file or a folder of sections as a `Volume`.
 
     Attributes:
-        is_sections: ``True``: each block (a page, a tile or a file) contains voxels of only one
-            section, and is decoded as a whole.
+        is_sections: always ``True``, because each block (a page, a tile or a file) contains voxels
+            of only one section (z), and is decoded as a whole.
     """
 
     is_sections = True
     single_writer = True
 
     def objects(self, *_: object, **__: object) -> list[str]:
-        """Return an empty list, because tasks do not write separate objects."""
+        """Return an empty list, because tasks do not write to this volume."""
         return []
 
     def stored_units(self) -> Iterator[StoredUnit]:

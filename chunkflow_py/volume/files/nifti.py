@@ -1,10 +1,10 @@
 """Read NIfTI files (``.nii``, ``.nii.gz``) of medical imaging, with nibabel.
 
 The array of a file is (x, y, z), (x, y, z, t) or (x, y, z, t, c). A volume has the axes t, c, z, y,
-x, in this order. Voxels are not turned into anatomical directions: z, y and x are the third, second
-and first axis of the file. The voxel size and its unit are read from the header. If the header
-names no unit, millimetres are assumed, with a warning. If the header has a scale factor, the voxels
-are multiplied by this factor, in float32.
+x, in this order. Axes are not reordered or flipped to anatomical directions: z, y and x are the
+third, second and first axis of the file. The voxel size and its unit are read from the header. If
+the header names no unit, millimetres are assumed, with a warning. If the header has a scale factor,
+the voxels are multiplied by this factor, in float32.
 
 Uncompressed files are memory-mapped. Each read of a compressed file decompresses the file from its
 start to the last requested voxel.

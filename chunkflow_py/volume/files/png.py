@@ -183,7 +183,7 @@ class PngSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that the tasks (of an `Outline`) do not share sections.
+        """Check that no two tasks write the same section; *outline* describes the tasks.
 
         Raises:
             OptionError: two tasks would write the same section.

@@ -130,7 +130,7 @@ class SectionLayout(BlockLayout):
 
 
 def _sections(folder: Path) -> tuple[list[str], int]:
-    """Return the names of the files in the order of sections, and the z position of the first.
+    """Return the file names in the order of the sections, and the z position of the first section.
 
     Raises:
         VolumeNotFoundError: the folder has no TIFF or PNG files.
@@ -171,7 +171,10 @@ def _sections(folder: Path) -> tuple[list[str], int]:
 
 
 def _numbers(stems: Sequence[str]) -> list[int] | None:
-    """Return the last number in each name; ``None`` if any other part of the names differs."""
+    """Return the last number in each name, such as 7 in ``s1_007``.
+
+    The result is ``None`` if a name has no number, or if the names also differ elsewhere.
+    """
     found = [_LAST_NUMBER.fullmatch(stem) for stem in stems]
     matches = [match for match in found if match is not None]
     if len(matches) != len(stems) or len({(match[1], match[3]) for match in matches}) != 1:

@@ -30,7 +30,8 @@ class SectionStack:
     """A stack of numbered section images as one array, which begins with the lowest number.
 
     Attributes:
-        files: number -> file; the section of a number without a file is read as zeros.
+        files: dict from section number to file; if a number has no file, its section is read as
+            zeros.
         read_section: function file -> array (y, x) or (c, y, x).
         what: description of the stack for messages.
         extensions: extensions of the format, for messages.

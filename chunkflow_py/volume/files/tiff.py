@@ -171,7 +171,10 @@ def description_of(file: tifffile.TiffFile, what: str) -> Description:
 
 
 def voxel_size_in(path: Path) -> tuple[float, float, float] | None:
-    """Return the voxel size in a file, nanometres, zyx, or ``None`` if a size is missing."""
+    """Return the voxel size in a file, nanometres, zyx.
+
+    The result is ``None`` if the size along an axis is missing, or is not a length.
+    """
     with _opened(path) as file:
         return _voxel_size(file, f"{path}")
 
@@ -317,8 +320,8 @@ def check_page(page: Any, path: Path) -> None:
     """Check the strips or tiles of a page before decoding.
 
     Raises:
-        VolumeError: a strip or tile has more bytes than compressed noise would have. Also, the
-            compression is not supported: its decoder does not limit the size of the output.
+        VolumeError: a strip or tile has more bytes than compressed noise would have, or the
+            compression is not supported, because its decoder does not limit the size of the output.
         ValueError: a compressed image declares more pixels than a strip or tile has.
     """
     if page is None or page.compression == 1:

@@ -55,8 +55,8 @@ class TiffLayout(BlockLayout):
         axes, shape, block, unit, dtype, fill, root: see `BlockLayout`.
         levels: number of resolution levels of the image.
         scale: size of a voxel of this level in voxels of level 0, zyx.
-        channel_names: names of the channels in OME-XML, if each channel has a name.
-        channel_colors: colours of the channels in OME-XML, if each channel has a colour.
+        channel_names: names of the channels in OME-XML; empty if a channel has no name.
+        channel_colors: colours of the channels in OME-XML; empty if a channel has no colour.
     """
 
     def __init__(self, path: Path, mip: int = 0) -> None:
@@ -107,7 +107,7 @@ class TiffLayout(BlockLayout):
         self.scale = Zyx(z, y, x)
 
     def _axes_of(self, names: str) -> dict[str, int]:
-        """Return the position of each volume axis among the stored axes; -1 if z is not stored."""
+        """Return the position in the file of each axis of the volume; -1 if the file has no z."""
         file, path = self._file, self._path
         ours = file.is_shaped and "voxel_size_nm" in (file.shaped_metadata or [{}])[0]
         places: dict[str, int] = {}
@@ -135,7 +135,7 @@ class TiffLayout(BlockLayout):
         raise ChunkError(msg)
 
     def _set_pages(self) -> None:
-        """Find out which axes number the pages, and choose the blocks."""
+        """Determine along which axes the file is divided into pages, and choose the blocks."""
         series, stored = self._series, self._stored
         plane = min(self._places["y"], self._places["x"])
         self._contiguous = series.dataoffset is not None
@@ -179,14 +179,20 @@ class TiffLayout(BlockLayout):
 
     @property
     def channel_names(self) -> tuple[str, ...]:
-        """Names of all channels; empty if a channel has no name, or two names are equal."""
+        """Name of each channel.
+
+        If a channel has no name, or two channels have the same name, the result is empty.
+        """
         names = tuple(html.unescape(name) for name in self._in_channels(_NAME))
         distinct = len(set(names)) == len(names) == self._extents.get("c", 1)
         return names if distinct and all(names) else ()
 
     @property
     def channel_colors(self) -> tuple[str, ...]:
-        """Colours of all channels, RGB as six hexadecimal digits; empty if a channel has none."""
+        """Colour of each channel, RGB as six hexadecimal digits.
+
+        If a channel has no colour, or if several channels are all white, the result is empty.
+        """
         stored = [int(number) % 2**32 for number in self._in_channels(_COLOR)]  # RGBA
         colors = tuple(f"{number >> 8:06X}" for number in stored)
         count = self._extents.get("c", 1)
@@ -304,7 +310,7 @@ class TiffLayout(BlockLayout):
             return self._series.pages[self._number(block)]
 
     def _check(self, page: Any, block: Index) -> None:
-        """Check the segments of a page, once."""
+        """Check the strips or tiles of the page of *block*, unless they have been checked."""
         number = self._number(block)
         if number not in self._checked:
             check_page(page, self._path)

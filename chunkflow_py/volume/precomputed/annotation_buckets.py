@@ -16,7 +16,7 @@ _BUFFER_BYTES = 1 << 25
 
 
 class Buckets:
-    """Files of rows, one file for each bucket; the rows of a bucket stay in the order of adding.
+    """Files of rows, one file for each bucket; rows keep the order in which they are added.
 
     Args:
         folder: folder for the files; the constructor creates the folder.

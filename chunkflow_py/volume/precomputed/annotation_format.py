@@ -53,8 +53,8 @@ class Schema:
     Attributes:
         kind: kind of the annotations: a key of `POSITIONS`, such as ``point`` or ``line``.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
-        properties: entries of the properties in the info file, in the order of their values in a
-            packed row: properties with larger types come first.
+        properties: descriptions of the properties, as in the info file. Properties whose values
+            take more bytes come first, as in a packed row.
         relations: names of the relations of an annotation to segments, such as ``pre_segment``.
     """
 
@@ -200,7 +200,7 @@ def decoded_list(data: bytes, width: int) -> tuple[Packed, NDArray[np.uint64]]:
 def encoded_entries(
     packed: Packed, relations: Sequence[tuple[NDArray[Any], NDArray[Any]]]
 ) -> tuple[NDArray[np.int64], Packed]:
-    """Encode single annotations: the packed row, then, for each relation, the count and segments.
+    """Encode single annotations: packed row, then number and ids of the segments of each relation.
 
     Args:
         packed: packed rows of the annotations.
@@ -275,7 +275,7 @@ class Index:
 
     Attributes:
         key: name of the folder.
-        sharding: how numbers are assigned to shards, or ``None`` if each number has an object.
+        sharding: how numbers are assigned to shards, or ``None`` if each number has its own object.
         grid: for a spatial index, the number of cells along each axis, zyx; else ``None``.
         cell: for a spatial index, the size of a cell, voxels, zyx; else ``None``.
         limit: for a spatial index, the largest number of annotations in a cell.
@@ -295,7 +295,7 @@ class Index:
         return "_".join(map(str, (cell or ())[::-1]))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of the info file."""
+        """Return the entry of this index in the info file."""
         entry: dict[str, Any] = {"key": self.key}
         if self.grid is not None and self.cell is not None:
             entry |= {"grid_shape": list(self.grid[::-1]), "chunk_size": list(self.cell[::-1])}
@@ -329,8 +329,8 @@ class Info:
         lower: lower bound, voxels, zyx.
         upper: upper bound, voxels, zyx.
         by_id: index by id.
-        related: index of each relation, by the ids of segments.
-        spatial: levels of the spatial index, from coarse to fine.
+        related: for each relation, the index in which annotations are found by the id of a segment.
+        spatial: one index for each level of the spatial index, from coarse to fine.
     """
 
     schema: Schema

@@ -97,7 +97,7 @@ class Grid:
 
 
 def cell_numbers(cells: NDArray[np.int64], count: Zyx) -> NDArray[np.uint64]:
-    """Return the compressed Morton codes of n *cells* (shape (n, 3), zyx) in a grid of *count*."""
+    """Return the compressed Morton codes of *cells*, (n, 3), zyx, in a grid of *count* cells."""
     z, y, x = cells.T.astype(np.uint64)
     return number_of_block((z, y, x), count)
 

@@ -208,7 +208,7 @@ class _Collected:
 
     @property
     def bounds(self) -> BoundingBox:
-        """Bounds of the collection; if unknown, the smallest voxel box around all annotations."""
+        """Bounds of the collection; if tasks gave none, the smallest box around all annotations."""
         if self._bounds is not None:
             return self._bounds
         if not np.isfinite(self._low).all():
@@ -259,7 +259,10 @@ class _Collected:
 
 
 def row_dtype(schema: Schema) -> np.dtype[Any]:
-    """Return the type of a row: id, packed annotation, and number of segments of each relation."""
+    """Return the dtype of a row, which stores one annotation.
+
+    The fields are the id, the packed annotation, and the number of segments of each relation.
+    """
     relations = len(schema.relations)
     return np.dtype(
         [("id", "<u8"), ("packed", "<u4", (schema.width,)), ("counts", "<u4", (relations,))]
@@ -267,7 +270,10 @@ def row_dtype(schema: Schema) -> np.dtype[Any]:
 
 
 def taken(rows: NDArray[Any], lists: Lists, order: NDArray[Any]) -> tuple[NDArray[Any], Lists]:
-    """Return the rows with the indices *order*, in this order, and their segments."""
+    """Return the rows at the indices *order*, in this order, and the segments of these rows.
+
+    *lists* has, for each relation, the segments of all rows, one row after the other.
+    """
     numbered = enumerate(lists)
     return rows[order], [take_lists(rows["counts"][:, k], each, order)[1] for k, each in numbered]
 
@@ -277,7 +283,8 @@ def scatter(
 ) -> None:
     """Add row i to bucket ``numbers[i]`` of *into*, and its segments to *segments*.
 
-    *segments* has one `Buckets` for each relation; the segments get the same bucket as the row.
+    *segments* has one `Buckets` for each relation. The segments of row i also go to bucket
+    ``numbers[i]``.
     """
     into.add(numbers, rows)
     for number, (each, buckets) in enumerate(zip(lists, segments, strict=True)):
@@ -309,7 +316,7 @@ class _Levels:
             start += self._add(rows[start:], geometry[start:])
 
     def _add(self, rows: NDArray[Any], geometry: NDArray[np.float32]) -> int:
-        """Add annotations to the current level until a cell is full; return the number added."""
+        """Add annotations to the current level until a cell is full; return how many were added."""
         grid, is_last = self.grids[self._level], self._level == len(self.grids) - 1
         for found, cells in grid.pairs(self._schema.kind, geometry):
             stop = len(rows)
@@ -329,13 +336,13 @@ class _Levels:
 
     @property
     def rows_dtype(self) -> np.dtype[Any]:
-        """Type of the rows in the buckets of the levels; see `pair_dtype`."""
+        """Dtype of the rows in the buckets of the levels; see `pair_dtype`."""
         return pair_dtype(self._schema)
 
     def _first_too_many(
         self, found: NDArray[np.int64], cells: NDArray[np.uint64], stop: int
     ) -> int:
-        """Return the index of the first annotation that exceeds a cell's limit, or *stop*."""
+        """Return the index of the first annotation that does not fit into its cell, or *stop*."""
         order = np.argsort(cells, kind="stable")
         ordered = cells[order]
         starts, counts = runs_of(ordered)
@@ -364,7 +371,10 @@ class _Levels:
 
 
 def pair_dtype(schema: Schema) -> np.dtype[Any]:
-    """Return the type of a row: number of a cell or segment, id and packed annotation."""
+    """Return the dtype of a row, which assigns an annotation to a cell or to a segment.
+
+    The fields are the number of the cell or segment, the id, and the packed annotation.
+    """
     return np.dtype([("key", "<u8"), ("id", "<u8"), ("packed", "<u4", (schema.width,))])
 
 
@@ -420,7 +430,7 @@ class _Writer:
         return Info(schema, lower, upper, by_id, tuple(indices), tuple(spatial))  # type: ignore[arg-type]
 
     def _entries(self, count: int, size: int) -> Index:
-        """Write the index by id."""
+        """Write the index in which annotations are found by id."""
         sharding = sharding_for(count, size)
         index = self._final(Index(BY_ID), sharding)
         shards = Buckets(self._folder / "entries", row_dtype(self._schema))

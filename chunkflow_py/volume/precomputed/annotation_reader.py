@@ -92,7 +92,7 @@ class AnnotationCollection:
         return np.sort(np.array(list(self._numbers(self.info.by_id)), np.uint64))
 
     def get(self, ids: Iterable[int] | NDArray[np.uint64]) -> Annotations:
-        """Return the annotations with these *ids*, in this order, and the segments of relations.
+        """Return the annotations with these *ids*, in this order, with their segments.
 
         Raises:
             ChunkError: a number in *ids* is not an unsigned integer of 64 bits.
@@ -141,7 +141,7 @@ class AnnotationCollection:
         return self._joined([(index, [segment])])
 
     def inside(self, box: BoundingBox) -> Annotations:
-        """Return the annotations that touch *box* (voxels), which does not include its stop.
+        """Return the annotations that touch *box* (in voxels; its stop is exclusive).
 
         The result has no segments of relations; `get` returns annotations with segments.
 

@@ -90,7 +90,7 @@ class GrapheneVolume:
         *,
         time: int | None = None,  # noqa: ARG002  (it has no time axis)
     ) -> Chunk:
-        """Return the supervoxels inside *bbox*; see `Volume.read`."""
+        """Return a chunk with the ids of the supervoxels inside *bbox*; see `Volume.read`."""
         check_inside(bbox, self.bounds, self.url)
         check_channels(channels, self.channels, self.url)
         voxels: np.ndarray[Any, Any] = np.zeros(bbox.size, self.dtype)

@@ -392,7 +392,7 @@ def check_encoding(encoding: str, dtype: np.dtype[Any], channels: int) -> None:
 
 
 def scale_bounds(scale: dict[str, Any]) -> BoundingBox:
-    """Return the bounds of one level of an info file, zyx."""
+    """Return the bounds of one level of an info file, voxels, zyx."""
     offset = scale.get("voxel_offset") or (0, 0, 0)
     return BoundingBox.from_size(Zyx.of(offset[::-1]), Zyx.of(scale["size"][::-1]))
 

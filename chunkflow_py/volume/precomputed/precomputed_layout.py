@@ -243,7 +243,10 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return self._file(self._shard(unit))
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit in the shard called *key*; ``None`` if *key* names no shard of a box."""
+        """Return the unit that object *key* stores, or ``None`` if *key* is not the key of a shard.
+
+        If the shards of the level are not boxes of blocks, the result is always ``None``.
+        """
         name = key.removeprefix(f"{self._level.key}/").removesuffix(".shard")
         if self._box_of_blocks is None or not _HEX.fullmatch(name):
             return None

@@ -96,7 +96,10 @@ def check_new(
     layer_type: LayerType | None = None,
     **_: Any,
 ) -> None:
-    """Raise the errors of `create_volume`, but create nothing; see `write_checks.check_new`."""
+    """Raise the errors that `create_volume` would raise, but create nothing.
+
+    See `write_checks.check_new`.
+    """
     if not dtype_known:
         spec = replace(spec, dtype=any_dtype(spec.encoding), channels=None)
     create_info(spec, mip, layer_type=layer_type, url=str(location))

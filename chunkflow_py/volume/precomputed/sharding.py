@@ -336,7 +336,10 @@ def axis_of_bits(grid: Zyx) -> tuple[int, ...]:
 
 
 def box_of_bits(grid: Zyx, count: int) -> Zyx:
-    """Return the extent (blocks, zyx) of the box that the lowest *count* bits of numbers span."""
+    """Return the extent (blocks, zyx) of the box of all blocks with numbers below 2 ** *count*.
+
+    Blocks whose numbers differ only in their lowest *count* bits form a box of this extent.
+    """
     order = axis_of_bits(grid)[:count]
     return Zyx(*(1 << order.count(axis) for axis in range(len(AXES))))
 
@@ -346,7 +349,7 @@ def number_of_block(position: Zyx, grid: Zyx) -> int: ...
 @overload
 def number_of_block(position: Sequence[NDArray[Any]], grid: Zyx) -> NDArray[Any]: ...
 def number_of_block(position: Any, grid: Zyx) -> Any:
-    """Return the number (the compressed Morton code) of the block at *position*, blocks, zyx.
+    """Return the number (the compressed Morton code) of the block at *position* (blocks, zyx).
 
     If *position* is three arrays, the result is an array.
     """

@@ -112,7 +112,7 @@ def multiscale(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def level_paths(image: Mapping[str, Any]) -> dict[int, str]:
-    """Return the paths of an image's datasets by mip.
+    """Return the path of each dataset of an image, as a dict: mip -> path.
 
     If all paths are numbers, the numbers are the mips: a volume that begins at mip 2 has its first
     dataset at path ``2``. Otherwise, datasets are numbered in the order of the list.

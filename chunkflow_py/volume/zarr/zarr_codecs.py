@@ -125,7 +125,7 @@ class TransposeCodec:
         return _flat(data, self.dtype).reshape(stored).transpose(np.argsort(self.order))
 
     def encoded_limit(self, size: int) -> int:
-        """Return *size*, which does not change."""
+        """Return *size*, because this codec does not change the number of bytes."""
         return size
 
 
@@ -150,7 +150,7 @@ class BytesCodec:
         return _flat(data, self.stored).astype(self.dtype, copy=False)
 
     def encoded_limit(self, size: int) -> int:
-        """Return *size*, which does not change."""
+        """Return *size*, because this codec does not change the number of bytes."""
         return size
 
 

@@ -163,7 +163,10 @@ def _codec_names(document: Any) -> list[str]:
 
 
 def encoding_of(document: Mapping[str, Any]) -> str | None:
-    """Return the compression of an array, by its name in `ZARR_ENCODINGS`; ``None`` if unnamed."""
+    """Return the name of an array's compression in `ZARR_ENCODINGS`.
+
+    If `ZARR_ENCODINGS` has no name for the compression, the result is ``None``.
+    """
     compressor = document.get("compressor")
     names = _codec_names(document) if compressor is None else [compressor.get("id")]
     encodings = [name for name in names if name in ZARR_ENCODINGS]
@@ -217,7 +220,8 @@ def write_documents(
         overwrite: whether to replace documents of another volume.
 
     Raises:
-        VolumeError: another volume exists; the message names the difference. Nothing is written.
+        VolumeError: another volume exists; nothing is written, and the message names the
+            difference.
     """
     old, new = ((".zarray", ".zgroup"), ("zarr.json",))
     others = new if any(key.endswith(old) for key in documents) else old

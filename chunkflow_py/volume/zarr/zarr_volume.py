@@ -236,7 +236,10 @@ def check_new(
     channel_names: Sequence[str] = (),
     **_: Any,
 ) -> None:
-    """Raise the errors of `create_volume`, but create nothing; see `write_checks.check_new`."""
+    """Raise the errors that `create_volume` would raise, but create nothing.
+
+    See `write_checks.check_new`.
+    """
     version = ome_version or _version(location)
     _check_spec(spec, mip, version, plain=plain, url=location.url)
     _compressors(spec.encoding or "zstd", spec.dtype, 2 if version == "0.4" else 3, location.url)
