@@ -60,7 +60,7 @@ class ObjectTable:
         place: URL of the folder or prefix for the measures of tasks.
         image: URL of a volume of intensities with the same voxels, or ``None``.
         channels: channels of the image, in this order; ``None`` for all.
-        mip: level of both volumes.
+        mip: resolution level of both volumes.
         task_size: box size of the tasks, voxels, zyx. With ``None``, a box consists of whole
             blocks, about 64 MiB per box.
         overwrite: whether to delete existing measures.
@@ -188,7 +188,9 @@ class ObjectTable:
         )
 
     def objects(self, parts: str | None = None) -> dict[int | None, ObjectMeasures]:
-        """Return the measures of all objects, with the time index as key (``None`` without times).
+        """Return the measures of all objects at each time index, with the time index as key.
+
+        If the volume has no time axis, ``None`` is the only key.
 
         Args:
             parts: URL of the measures that measure-labels has stored (default: the measures of this
@@ -246,7 +248,14 @@ class ObjectTable:
             raise OptionError(msg)
 
     def columns(self, objects: dict[int | None, ObjectMeasures]) -> dict[str, NDArray[Any]]:
-        """Return the columns of `columns_of` and, for a time series, a column ``time``."""
+        """Return the columns of a table with one row per object; the keys are the column names.
+
+        `columns_of` describes the columns. The table of a time series has a further column
+        ``time``, the time index.
+
+        Args:
+            objects: measures, as the method `objects` returns them.
+        """
         import numpy as np
 
         image = self.image_volume

@@ -163,7 +163,7 @@ def spending_of(store: Store, without: str = "") -> Spending:
 
 
 def money(amount: float) -> str:
-    """Return an amount as text, with two decimals, or with three digits if it is less than 1."""
+    """Return an amount as text with two decimals; amounts below 1 have three significant digits."""
     return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.3g}"
 
 

@@ -57,7 +57,7 @@ class Stitching:
             that starts at the first voxel of the volume. ``None`` uses the boxes that are recorded
             with the labels.
         linker: method that links labels of neighbouring tasks.
-        mip: level of the labels.
+        mip: resolution level of the labels.
         work: URL of a folder or prefix for links and table; ``None`` for ``OUTPUT.stitch``.
         overwrite: whether to delete existing links and to write all of the output again.
         block_size: block size of a new output, voxels, zyx; ``None`` for the block size of the

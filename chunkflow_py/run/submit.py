@@ -409,7 +409,13 @@ def _task_counts(queue: Queue) -> tuple[int, int]:
 
 
 def bodies(run: RunDirectory, step: str, numbers: Iterable[int]) -> Iterator[str]:
-    """Yield the queue messages of tasks of a step, given their numbers."""
+    """Yield the text of the queue message of each task.
+
+    Args:
+        run: run directory.
+        step: name of the step.
+        numbers: numbers of the tasks in the plan of the step.
+    """
     plan, step_hash = run.plan(step), run.spec.step(step).hash
     return (body_text(plan.text(number), step_hash, step) for number in numbers)
 

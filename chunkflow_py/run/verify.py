@@ -306,7 +306,7 @@ class _Objects:
         self._pool.shutdown(cancel_futures=True)
 
     def start_all(self, written: Iterable[Stored]) -> list[tuple[Stored, Future[Stored]]]:
-        """Start to read objects; if an object was recorded twice, use its last record."""
+        """Start to read objects; of two entries for the same object, only the later is used."""
         last = {stored.url: stored for stored in written}
         return [(stored, self._start(stored)) for stored in last.values()]
 

@@ -436,7 +436,7 @@ class _SharedPipeline(Listener):
     # --- callbacks of the pipeline ---------------------------------------------------------------
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
-        """Check the compute profile when all operators have been entered."""
+        """Check the compute profile of this process; called before its first task begins."""
         profile = profile_of(operators)
         self._home.check_profile(self._stage.name, profile)
         self.registration.learned(device=(profile or {}).get("device", ""))

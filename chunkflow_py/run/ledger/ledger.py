@@ -229,7 +229,7 @@ class Ledger:
         return (sum(record.seconds.values()) for record in self.records(states=["done"]))
 
     def segment_of(self, number: int) -> int:
-        """Return the number of the segment to which task *number* belongs, for `records_of`."""
+        """Return the number of the segment that contains a task; `records_of` takes this number."""
         return number // self._segments.size
 
     def records_of(self, segment: int) -> dict[int, Record]:

@@ -474,7 +474,7 @@ def number_of(text: str) -> int:
 
 
 class reading:  # noqa: N801  (a context manager, faster than a generator)
-    """Raise a `DamagedRecordError` if a damaged line cannot be parsed in the ``with`` block.
+    """Context manager that turns errors of parsing a line into a `DamagedRecordError`.
 
     Args:
         text: the line that is parsed; the message of the error quotes it.

@@ -623,7 +623,7 @@ class InFlightTasks:
         spec: hash of the step, for records.
         worker: name of the worker, for records.
         settings: settings of the worker.
-        keeper: keeper that renews the leases.
+        keeper: object that renews the leases of the tasks.
         pool: worker processes that run the tasks.
         acknowledger: returns messages to the queue.
         recorder: writes outcomes to the ledger.

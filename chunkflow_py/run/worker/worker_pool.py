@@ -163,7 +163,7 @@ class _Seat:
         verdict: slot of the task to blame on the `ProgressBoard` (``None`` to blame no task), and
             the reason.
         times_gone: number of checks that found the process dead, but its pipe still open.
-        idle_since: time since which the process has had tasks, but has not begun any of them.
+        idle_since: time at which the process began to wait: it has tasks, but has begun none.
     """
 
     number: int

@@ -452,10 +452,12 @@ class _BoardListener(Listener):
 
 
 class PatchCounter:
-    """Adds to each outcome how many patches were counted since the previous outcome.
+    """Adds to each outcome how many patches were computed, or read from the exchange.
+
+    The numbers cover the time since the previous outcome of this process.
 
     Args:
-        operators: operators of the pipeline.
+        operators: operators of the pipeline, which count the patches.
     """
 
     def __init__(self, operators: Sequence[Operator]) -> None:
