@@ -106,7 +106,7 @@ class QueueTasks(SourceBase):
 
     @hook
     def settle(self, task: Task) -> None:
-        """Acknowledge a done or skipped task, or release a failed task after a delay."""
+        """Acknowledge a done or skipped task, or release a failed task for a later attempt."""
         held: Held = task.lease  # type: ignore[assignment]  # made by __iter__
         if held.dropped or (self.keep_task and not task.failed):
             return

@@ -384,7 +384,7 @@ class ExchangeAmount:
 
 
 def amount_in(store: Store) -> ExchangeAmount:
-    """Return the number and total size of the objects of a step; count at most a million.
+    """Return the number and total size of the objects of a step; stop counting at a million.
 
     Raises:
         VolumeError: the store cannot be reached.

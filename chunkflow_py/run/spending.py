@@ -296,7 +296,8 @@ class SpendingMeter:
 def metered(home: RunDirectory, cost_per_hour: float | None) -> Iterator[SpendingMeter | None]:
     """Report the cost of this worker in a thread until the ``with`` block ends.
 
-    Yields ``None`` if neither the price of this machine is known nor the run has a budget.
+    Yields the `SpendingMeter` of the worker. If the price of this machine is unknown and the run
+    has no budget, nothing is reported, and ``None`` is yielded.
 
     Raises:
         OptionError: the run has a budget, but the price of this machine is unknown, or the stored

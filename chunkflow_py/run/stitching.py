@@ -1,5 +1,7 @@
 """Stitching of the labels of a volume on one machine: link, solve and relabel.
 
+Stitching gives an object that lies in several labelling tasks the same label in all of these tasks.
+
 ```
 WORK/stitch.json    parameters; a later call with other parameters is refused
 WORK/links/BOX.npz  links of one labelling task; existing files are not computed again

@@ -378,7 +378,7 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Return *spec*; its first steps are marked as reused if *old* has completed the same steps."""
+    """Return *spec* with those first steps marked as reused that the run *old* has completed."""
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):

@@ -307,8 +307,7 @@ class Dispatcher:
         client: client of the scheduler.
         home: the run directory.
         order: description of the step, which is sent to the workers.
-        working: options, which contain the allowed number of failures of a task and the allowed
-            number of tasks.
+        working: options of the run on Dask, such as the allowed number of failures of a task.
         stop: condition that is checked regularly; the dispatcher stops when the condition is met.
 
     Raises:

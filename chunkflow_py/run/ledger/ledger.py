@@ -336,10 +336,10 @@ class Ledger:
         self._compactor.by_chance(1)
 
     def withdraw(self, number: int, attempt: str) -> None:
-        """Undo `begin` for an attempt that has neither failed nor ended its task.
+        """Undo `begin` for an attempt that was released without an outcome.
 
-        The entry that `begin` stored is deleted from the journal. No segment contains a copy,
-        because a compaction does not copy the beginning of such an attempt.
+        The entry that `begin` stored is deleted from the journal. No segment contains a copy of the
+        entry, because a compaction copies it only after the attempt or its task has ended.
         """
         keys = self._journal.listed(self.segment_of(number), number)
         self._journal.delete([k for k in keys if k.kind == "begun" and k.attempt == attempt])

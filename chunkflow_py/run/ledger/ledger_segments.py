@@ -181,7 +181,7 @@ class SegmentStore:
 
 
 class SegmentHeaders:
-    """Headers of some segments at the time of reading; segments without a header count as empty.
+    """The headers of some segments, as read at one time; a missing segment counts as empty.
 
     Args:
         size: number of tasks of a segment.

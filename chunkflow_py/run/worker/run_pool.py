@@ -109,7 +109,7 @@ class RunPool:
     def after(self, name: str) -> RunDirectory | None:
         """Return the run that this worker would take if the run *name* had no tasks.
 
-        The list of runs and their priorities are not read again, but are those of the last `look`.
+        The runs and their priorities are not read again: the values of the latest `look` are used.
         """
         with self._lock:
             other = self._choose(without=name)

@@ -182,7 +182,7 @@ class RunOutcome:
         code: exit code of the worker if the worker ends after this run.
         message: the result in one sentence, for the user.
         ended: number of attempts that have ended on this worker.
-        signal: name of the last stop signal; ``None`` if no signal arrived.
+        signal: name of the latest stop signal; ``None`` if no signal arrived.
     """
 
     code: int

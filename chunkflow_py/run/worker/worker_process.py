@@ -511,8 +511,8 @@ def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
 def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
     """Merge the compute profiles of all operators into one; ``None`` if no operator has one.
 
-    If two operators have different values for a key, the key of the later value is prefixed with
-    the name of its operator.
+    If two operators have different values for a key, the value of the later operator gets a key
+    that begins with the name of this operator.
     """
     merged: dict[str, str] = {}
     for each in operators:
