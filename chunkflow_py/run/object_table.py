@@ -58,7 +58,8 @@ class ObjectTable:
     Attributes:
         labels: URL of the volume of labels.
         place: URL of the folder or prefix for the measures of tasks.
-        image: URL of a volume of intensities with the same voxels, or ``None``.
+        image: URL of a volume of intensities with the bounds and voxel size of the labels;
+            ``None`` to measure without intensities.
         channels: channels of the image, in this order; ``None`` for all.
         mip: resolution level of both volumes.
         task_size: box size of the tasks, voxels, zyx. With ``None``, a box consists of whole
@@ -125,7 +126,7 @@ class ObjectTable:
         return CountStore(f"{self.place}/parts", KIND)
 
     def begin(self) -> None:
-        """Store a description of what is measured; compare it with an existing description.
+        """Store a description of what is measured, or compare it with one stored earlier.
 
         Raises:
             OptionError: the folder contains measures of other volumes or tasks. Or bounds, time

@@ -2,7 +2,7 @@
 
 ```
 <run>/budget.json                                the budget; may be changed at any time
-<run>/spending/<worker>-<report>-<cost>-<rate>   last report of a worker
+<run>/spending/<worker>-<report>-<cost>-<rate>   latest report of a worker
 ```
 
 A worker reports its cost, which is its time from start to end (including idle time and failed
@@ -123,7 +123,7 @@ def _is_amount(value: object) -> TypeGuard[float]:
 
 
 class Spending(NamedTuple):
-    """The sum of the last reports of the workers of a run.
+    """The sum of the costs in the latest reports of all workers of a run.
 
     Attributes:
         cost: cost of the workers, in the currency of ``--cost-per-hour``.
@@ -139,7 +139,7 @@ class Spending(NamedTuple):
 
 
 def spending_of(store: Store, without: str = "") -> Spending:
-    """Return the sum of the last cost reports of all workers of a run.
+    """Return the sum of the costs in the latest reports of all workers of a run.
 
     Args:
         store: store of the run directory.

@@ -300,8 +300,8 @@ def _log_incomplete(
 def check_queue_unused(queue: Queue, run: RunDirectory) -> None:
     """Check that the queue of a new run is empty.
 
-    If two runs share a queue, each worker also receives tasks of the other run and must return them
-    to the queue, which delays both runs.
+    If two runs share a queue, each worker also receives tasks of the other run. The worker must
+    return these tasks to the queue, which delays both runs.
 
     Raises:
         OptionError: the queue contains tasks. The message shows one of these tasks.

@@ -92,7 +92,7 @@ def run_on_dask(
         address: address of the scheduler, ``tcp://HOST:PORT``.
         make_pipeline: picklable function that takes the `PipelineSource` of a step and a source of
             tasks, and returns the pipeline of the step.
-        working: options of the subcommand that runs the tasks. On Dask, only some of them apply:
+        working: options of the subcommand that runs the tasks. On Dask, only these options apply:
             the limits of failures, tasks and time, the permission to run code, the number of
             threads, and the worker name. The worker name is recorded for tasks whose Dask worker
             has died.

@@ -116,9 +116,9 @@ class TaskNotEnded(NamedTuple):
 class NotEndedError(Exception):
     """A task has not ended, or was given up.
 
-    This exception brings a `TaskNotEnded` to the client. A result would not be safe: Dask stores
-    results in the worker, and they are lost if the worker dies before the client fetches them.
-    Dask stores exceptions in the scheduler.
+    This exception brings a `TaskNotEnded` to the client. Dask stores exceptions in the scheduler,
+    where they are safe. Dask stores results in the worker, so a result would be lost if the worker
+    died before the client fetched the result.
     """
 
     def __init__(self, task: TaskNotEnded) -> None:

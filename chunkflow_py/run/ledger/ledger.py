@@ -161,9 +161,9 @@ class Ledger:
     def ended(self) -> int:
         """Return the number of tasks that have ended, at less cost than `counts`.
 
-        This method reads no records, and skips segments in which all tasks had ended at an earlier
-        call. It therefore does not notice if another process reopens tasks of such a segment: call
-        `counts` to confirm that all tasks have ended.
+        This method reads no records. If all tasks of a segment had ended at an earlier call, the
+        segment is not read again. The number is therefore too high if another process has reopened
+        some of these tasks. Call `counts` to confirm that all tasks have ended.
         """
         keys = [key for key in self._journal.listed() if _is_record(key)]
         headers = self._segments.headers(self._segments.listed() - self._full.keys())
