@@ -221,7 +221,6 @@ class LeaseKeeper:
         return held.ends - self.lease_s * 2 / 3
 
     def _renew(self, due: Sequence[Held]) -> bool:
-        """Renew the leases in *due*, and mark lost leases; return whether the queue responded."""
         before = self.clock()
         self._lose([held for held in due if held.lost])
         due = [held for held in due if not held.lost]

@@ -170,7 +170,6 @@ class _OutputRecords(RecordedBlocks):
 
     @staticmethod
     def _why_lost(record: Record | None, url: str) -> str:
-        """Return why an absent object counts as lost; return "" if the object may be absent."""
         if record is None or record.state == "dead":
             return "the task that writes this object is not done"
         if record.state == "skipped":

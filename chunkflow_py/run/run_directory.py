@@ -466,7 +466,10 @@ class RunDirectory:
             self.store.delete(f"stages/{step}/stale")
 
     def current_step(self) -> str | None:
-        """Return the name of the first step that is not closed; ``None`` if the run is complete."""
+        """Return the name of the step on which workers work; ``None`` if the run is complete.
+
+        This is the first step for which `close` has not recorded that all its tasks have ended.
+        """
         return next((s.name for s in self.spec.steps if not self.is_closed(s.name)), None)
 
     # --- checks and files for workers -------------------------------------------------------------

@@ -148,7 +148,7 @@ class Removal:
                 raise OptionError(msg)
 
     def carry_out(self) -> None:
-        """Remove exchange and hierarchy and, unless *expire* is set, the queue and the run."""
+        """Remove exchange and hierarchy; if `expire` is false, also the queue and the run."""
         store = self.run.store
         if not self.expire:
             store.put(_MARK, b"")

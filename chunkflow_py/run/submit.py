@@ -319,7 +319,7 @@ def check_queue_unused(queue: Queue, run: RunDirectory) -> None:
 
 
 def _described_task(queue: Queue) -> str:
-    """Receive the next message of a queue, release it immediately, and describe it in a phrase."""
+    """Return a phrase that describes the next message of a queue; the message stays available."""
     messages = queue.receive(1, lease_s=_PEEK_LEASE_S)
     queue.release(messages)
     for message in messages:
@@ -520,7 +520,6 @@ def _canonical_value(value: Any, places: Sequence[str]) -> Any:
 
 
 def _without_path(value: Any, placeholders: dict[str, str]) -> Any:
-    """Return *value* with the path of a file replaced with the placeholder of the file."""
     if not isinstance(value, str):
         return value
     if value in placeholders:

@@ -253,7 +253,6 @@ def _object_problems(
 
 
 def _mismatch(recorded: Stored, found: Stored) -> tuple[DamageKind, str] | None:
-    """Return the kind of problem and the two values that disagree; ``None`` without a problem."""
     if recorded.size is None:
         if found.size is None:
             return None

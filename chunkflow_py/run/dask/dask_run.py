@@ -375,7 +375,6 @@ class Dispatcher:
                 self._remover.close()
 
     def _check_cluster(self, now: float) -> None:
-        """Update the number of threads of the cluster, and log the progress."""
         if self._client.status not in ("running", "connecting"):
             self._stop.set("the connection to the scheduler is lost")
         elif now >= self._check_at and self._client.status == "running":

@@ -417,7 +417,6 @@ class Ledger:
     def _put(
         self, number: int, kind: Kind, content: Attempt | FailedAttempt | Record
     ) -> JournalKey:
-        """Store an entry whose key contains the attempt and the task's current generation."""
         self._checked(number)
         while True:
             key = self._segments.hints.key(number, kind, content.attempt)

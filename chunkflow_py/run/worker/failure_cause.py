@@ -149,7 +149,6 @@ def memory_kills() -> int | None:
 
 
 def _memory_kill_files() -> list[Path]:
-    """Return the files that may contain the count of `memory_kills`, the most specific first."""
     files = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

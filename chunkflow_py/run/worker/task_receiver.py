@@ -287,7 +287,6 @@ class TaskReceiver:
         return [job for job in jobs.values() if self._may_begin(job)]
 
     def _may_begin(self, job: Job) -> bool:
-        """Record the start of the attempt if required; return whether the attempt may begin."""
         guard, profile = self._guard, self.profile
         if guard is not None and not guard.admits(job):
             self._acknowledger.release(job.leases, guard.delay_s())
@@ -303,7 +302,6 @@ class TaskReceiver:
         return True
 
     def _task(self, held: Held) -> tuple[int, str] | None:
-        """Return number and box of a message's task; ``None`` if the message needs no work."""
         try:
             body = parse_body(held.message.body)
         except BodyError as error:

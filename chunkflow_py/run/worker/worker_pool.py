@@ -678,7 +678,7 @@ class WorkerProcess:
         send(self._connection, ("tasks", rows))
 
     def take(self, slot: int) -> Job | None:
-        """Free a slot, and return the job that was in it; ``None`` if the slot was free."""
+        """Free a slot of the progress board; return its job, or ``None`` if the slot was free."""
         job = self.jobs.pop(slot, None)
         if job is not None:
             self._free.append(slot)

@@ -477,7 +477,11 @@ class PatchCounter:
 
 
 def task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
-    """Return the outcome of a task; ``failed`` if the outcome cannot be described."""
+    """Return the message about the end of a task.
+
+    If the outcome cannot be described, for example because a plugin has stored invalid values in
+    the task, the task counts as ``failed``.
+    """
     try:
         return _task_ended(task, lease)._replace(began=lease.began)
     except Exception as error:  # noqa: BLE001  (a plugin may have put anything into the task)
@@ -592,7 +596,6 @@ def _receive(connection: Connection, feed: TaskFeed) -> None:
 
 @contextlib.contextmanager
 def _ends_process() -> Iterator[None]:
-    """Exit the process if an error in the ``with`` block breaks the link to the supervisor."""
     try:
         yield
     except BaseException:  # noqa: BLE001
