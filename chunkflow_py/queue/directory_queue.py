@@ -466,7 +466,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def rename(source: str, target: str) -> bool:
-    """Rename a file; return false if another worker renamed or removed it first."""
+    """Rename a file; return false if another worker has already renamed or removed the file."""
     try:
         os.rename(source, target)  # noqa: PTH104
     except OSError as error:

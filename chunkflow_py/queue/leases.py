@@ -1,4 +1,4 @@
-"""Renew the leases of received messages in a thread, until the messages are settled.
+"""Renew the leases of messages, in a thread, until each is acknowledged, released or buried.
 
 ```
 receipt             renewed             renewed      the queue does not answer: retries …
@@ -44,8 +44,9 @@ class Held:
 
     Attributes:
         message: the message, with the handle of its receipt.
-        ends: time until which the lease is certain to last, in seconds of the keeper's clock.
-        until: time beyond which the queue does not renew the lease, in seconds of the same clock.
+        ends: time until which the lease is certain to last.
+        until: time beyond which the queue does not renew the lease. `ends` and `until` are in
+            seconds of the clock of the `LeaseKeeper`.
     """
 
     message: Message
@@ -220,7 +221,6 @@ class LeaseKeeper:
         return held.ends - self.lease_s * 2 / 3
 
     def _renew(self, due: Sequence[Held]) -> bool:
-        """Renew the leases in *due*, and mark lost leases; return whether the queue responded."""
         before = self.clock()
         self._lose([held for held in due if held.lost])
         due = [held for held in due if not held.lost]

@@ -1,9 +1,11 @@
-"""Format and parse the text of a message: a box string, or JSON with the run and the step.
+"""Format and parse the text of a message: a box string, or JSON with a box and a step.
 
 ```
 0-64_0-512_0-512                                                 the format of chunkflow 1.x
 {"bbox": "0-64_0-512_0-512", "run": "3f9a…", "stage": "infer"}    a task of one step of a run
 ```
+
+The value of ``run`` is the hash of the step (`chunkflow_py.run.run_spec.RunStep.hash`).
 
 The text is parsed, never evaluated as code.
 """
@@ -35,7 +37,7 @@ class Body:
 
     Attributes:
         region: box and time index of the task.
-        run: hash of the spec of the task's run; ``None`` in a message of chunkflow 1.x.
+        run: hash of the step; ``None`` in a message of chunkflow 1.x.
         stage: name of the step; ``None`` in a message of chunkflow 1.x.
     """
 
@@ -92,7 +94,7 @@ def parse_body(text: str) -> Body:
 
 
 def run_of(text: str) -> str | None:
-    """Return the hash of the run in a message, or ``None`` if the message names no run."""
+    """Return the hash of the step in a message, or ``None`` if the message has no such hash."""
     try:
         return parse_body(text).run
     except BodyError:

@@ -37,11 +37,11 @@ class QueueTasks(SourceBase):
         lease_s: duration of a lease in seconds. If a worker dies, another worker receives its task
             after this time.
         num: number of tasks to receive; with -1, tasks are received until the queue is empty.
-        retry_times: number of polls of an empty queue before the pipeline ends. The default of 30
-            polls takes longer than a lease. Within this time, the leases of a dead worker end, and
-            its tasks can be received again.
-        keep_task: do not remove finished tasks from the queue; when the pipeline ends, these tasks
-            are released.
+        retry_times: number of consecutive polls that find the queue empty before the pipeline
+            ends. 30 polls, the default, take longer than a lease. So the leases of a dead worker
+            end in this time, and its tasks can be received again.
+        keep_task: whether to keep finished tasks in the queue; these tasks are released when the
+            pipeline ends.
     """
 
     queue_name: str
@@ -106,7 +106,7 @@ class QueueTasks(SourceBase):
 
     @hook
     def settle(self, task: Task) -> None:
-        """Acknowledge a done or skipped task, or release a failed task after a delay."""
+        """Acknowledge a done or skipped task, or release a failed task for a later attempt."""
         held: Held = task.lease  # type: ignore[assignment]  # made by __iter__
         if held.dropped or (self.keep_task and not task.failed):
             return

@@ -85,7 +85,7 @@ def address_of_dead(client: SqsClient, address: str) -> str | None:
 
 
 def attributes_of(client: SqsClient, address: str, *names: str) -> dict[str, str]:
-    """Return the attributes of a queue with the given *names*, by name."""
+    """Return the attributes *names* of a queue, with the name of the attribute as key."""
     answer = client.ask("get_queue_attributes", QueueUrl=address, AttributeNames=names)
     attributes: dict[str, str] = answer.get("Attributes") or {}
     return attributes

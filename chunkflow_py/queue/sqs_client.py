@@ -232,7 +232,6 @@ def _check_whole(response_dict: dict[str, Any], **_: object) -> None:
 
 
 def _classify(error: Exception) -> Failure:
-    """Translate an exception of botocore into a `Failure`; raise any other exception."""
     from botocore import exceptions as boto
     from botocore.parsers import ResponseParserError
 

@@ -132,7 +132,8 @@ class SqsQueue:
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
         """Return at most *most* free messages, each leased for *lease_s* seconds.
 
-        Sends concurrent requests for 10 messages each; only the first request waits.
+        Concurrent requests ask for 10 messages each. If the queue is empty, only one of these
+        requests waits for a message, for at most *wait_s* seconds.
         """
         end = time.monotonic() + wait_s
         while True:

@@ -43,9 +43,9 @@ _SKIPS_STORED = {"skip-task-by-blocks-in-volume", "skip-task-by-file"}
 
 
 def outputs_of(pipeline: Pipeline) -> tuple[StepOutput, ...]:
-    """Return the outputs of a pipeline's operators; `StepOutput.documents` is left empty.
+    """Return the outputs of a checked pipeline, without the checksums of their metadata.
 
-    The checks of the pipeline must have passed. When the output volumes exist, call
+    Therefore, `StepOutput.documents` is empty. When the output volumes exist, call
     `with_documents` to add the checksums of their metadata documents.
 
     Raises:
@@ -80,7 +80,6 @@ def _outputs_of_operator(hooks: OperatorBase) -> tuple[Output, ...]:
 
 
 def _prefix(place: str) -> str:
-    """Return the common prefix of the addresses of all objects at a destination."""
     scheme, separator, path = place.partition("://")
     if separator and scheme != "file":
         return place
@@ -90,7 +89,7 @@ def _prefix(place: str) -> str:
 def with_documents(
     outputs: Iterable[StepOutput], contents: dict[str, bytes]
 ) -> tuple[StepOutput, ...]:
-    """Return *outputs* with the checksums that their metadata documents have now.
+    """Read the metadata documents of *outputs*; return *outputs* with their checksums.
 
     Args:
         outputs: outputs of a step; their volumes must exist.
@@ -135,8 +134,7 @@ class Coverage:
         outputs: outputs of the step.
         document: function that takes a SHA-256 and returns the run's copy of the metadata document
             with this SHA-256, or ``None`` if the copy is lost.
-        copies: address of the folder that contains the run's copies of metadata documents; named in
-            messages.
+        copies: address of the folder with the run's copies of metadata documents, for messages.
         operators: names of the operators of the step. These names show whether the step skips tasks
             whose output is already stored.
     """

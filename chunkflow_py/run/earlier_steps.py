@@ -84,7 +84,7 @@ def expect_outputs(steps: Iterable[EarlierStep]) -> None:
 
 
 def place_of(output: Output) -> str:
-    """Return the address of an output in the form of `WritesTo.destination`, for comparisons."""
+    """Return the canonical address of an output; equal addresses name the same output."""
     if output.kind != "volume":
         return output.url
     return level_name(Location.parse(output.url), output.mip)
@@ -133,7 +133,13 @@ class _OutputRecords(RecordedBlocks):
         return str(getattr(open_output(self._output.output), "array_url", ""))
 
     def check(self, key: str, box: BoundingBox, time: int | None) -> None:
-        """Raise an error if, according to the records, an absent write unit should exist."""
+        """Raise an error if an absent write unit is lost; see the table at the top of the module.
+
+        Args:
+            key: key of the absent block or shard in the store of the array.
+            box: box of the write unit, in voxels of the array.
+            time: time index of the write unit; ``None`` if the array has no time axis.
+        """
         if not self._output.is_known:
             return
         with self._lock:
@@ -164,7 +170,6 @@ class _OutputRecords(RecordedBlocks):
 
     @staticmethod
     def _why_lost(record: Record | None, url: str) -> str:
-        """Return why an absent object counts as lost; return "" if the object may be absent."""
         if record is None or record.state == "dead":
             return "the task that writes this object is not done"
         if record.state == "skipped":

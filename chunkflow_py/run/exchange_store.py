@@ -209,7 +209,7 @@ class RunParts:
         self._has_failed = False
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the names (``<label>-<producer>``) of the objects for task *consumer*.
+        """Return the names (``<label>-<producer>``) of the objects stored for task *consumer*.
 
         Raises:
             VolumeError: the store cannot be reached.
@@ -280,7 +280,7 @@ class RunParts:
             write_whole(path, data, fsync=False)
 
     def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
-        """Return the *consumers* that are tasks of the step and have no record yet.
+        """Return those of the tasks *consumers* that belong to the step and have no record yet.
 
         Raises:
             VolumeError: the ledger cannot be read.
@@ -384,7 +384,7 @@ class ExchangeAmount:
 
 
 def amount_in(store: Store) -> ExchangeAmount:
-    """Return the number and total size of the objects of a step; count at most a million.
+    """Return the number and total size of the objects of a step; stop counting at a million.
 
     Raises:
         VolumeError: the store cannot be reached.

@@ -34,7 +34,7 @@ class LabelFilter:
         min_size: objects with fewer voxels are removed; ``None`` for no limit.
         max_size: objects with more voxels are removed; ``None`` for no limit.
         keep_border: whether to keep objects that touch the bounds of the volume.
-        mip: level of the source.
+        mip: resolution level of the source.
         work: URL of a folder or prefix for intermediate results; ``None`` for ``TARGET.filter``.
         parts: URL of measures that measure-labels has stored; ``None`` to measure the objects
             first.
@@ -79,7 +79,10 @@ class LabelFilter:
         )
 
     def choose(self) -> str:
-        """Choose the objects to remove, store the table, and describe the choice in a sentence.
+        """Choose the objects to remove, and store the label table that maps them to 0.
+
+        Returns:
+            A phrase for the user: how many objects were kept, and how many were removed and why.
 
         Raises:
             VolumeError: the measures of the objects are damaged.
@@ -103,7 +106,7 @@ class LabelFilter:
         return f"{kept} of {kept + total} objects kept; removed: {gone or 'none'}"
 
     def _reasons(self, measures: ObjectMeasures) -> tuple[Any, Any, Any]:
-        """Return which objects are too small, too large, and at the border."""
+        """Return three masks of the objects: too small, too large, and at the border."""
         import numpy as np
 
         bounds, none = self.objects.volume.bounds, np.zeros(len(measures), bool)

@@ -126,7 +126,6 @@ def _region(text: str) -> Region | None:
 
 
 def _names(store: Any, prefix: str) -> Iterator[str]:
-    """Yield the names that begin with *prefix* and lie directly in the folder of *store*."""
     if store.is_local:
         from pathlib import Path
 

@@ -1,11 +1,11 @@
 """Compare the metadata of outputs with recorded copies, and restore changed metadata.
 
-Other programs may add values to the metadata of an output: for example, a level, or the location
-of meshes in an info file. Metadata is therefore valid if all recorded values are unchanged and only
-these harmless values were added:
+Other programs may add values to the metadata of an output: for example, a resolution level, or the
+location of meshes in an info file. Metadata is therefore valid if all recorded values are unchanged
+and only these harmless values were added:
 
 * fields at the top level of a document, and fields in the attributes of a zarr node;
-* levels (objects with the field ``key`` or ``path``) after the recorded levels.
+* resolution levels (objects with the field ``key`` or ``path``) after the recorded levels.
 
 Any other addition, such as a codec or a transformation, would change the voxels and is an error.
 """

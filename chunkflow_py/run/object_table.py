@@ -58,9 +58,10 @@ class ObjectTable:
     Attributes:
         labels: URL of the volume of labels.
         place: URL of the folder or prefix for the measures of tasks.
-        image: URL of a volume of intensities with the same voxels, or ``None``.
+        image: URL of a volume of intensities with the bounds and voxel size of the labels;
+            ``None`` to measure without intensities.
         channels: channels of the image, in this order; ``None`` for all.
-        mip: level of both volumes.
+        mip: resolution level of both volumes.
         task_size: box size of the tasks, voxels, zyx. With ``None``, a box consists of whole
             blocks, about 64 MiB per box.
         overwrite: whether to delete existing measures.
@@ -125,7 +126,7 @@ class ObjectTable:
         return CountStore(f"{self.place}/parts", KIND)
 
     def begin(self) -> None:
-        """Store a description of what is measured; compare it with an existing description.
+        """Store a description of what is measured, or compare it with one stored earlier.
 
         Raises:
             OptionError: the folder contains measures of other volumes or tasks. Or bounds, time
@@ -188,7 +189,9 @@ class ObjectTable:
         )
 
     def objects(self, parts: str | None = None) -> dict[int | None, ObjectMeasures]:
-        """Return the measures of all objects, with the time index as key (``None`` without times).
+        """Return the measures of all objects at each time index, with the time index as key.
+
+        If the volume has no time axis, ``None`` is the only key.
 
         Args:
             parts: URL of the measures that measure-labels has stored (default: the measures of this
@@ -246,7 +249,14 @@ class ObjectTable:
             raise OptionError(msg)
 
     def columns(self, objects: dict[int | None, ObjectMeasures]) -> dict[str, NDArray[Any]]:
-        """Return the columns of `columns_of` and, for a time series, a column ``time``."""
+        """Return the columns of a table with one row per object; the keys are the column names.
+
+        `columns_of` describes the columns. The table of a time series has a further column
+        ``time``, the time index.
+
+        Args:
+            objects: measures, as the method `objects` returns them.
+        """
         import numpy as np
 
         image = self.image_volume

@@ -95,7 +95,6 @@ def run_in_processes(
 
 
 def _fed_pipeline(make: Callable[..., Pipeline], ahead: int, feed: TaskFeed) -> Pipeline:
-    """Make the pipeline of a worker process, with *feed* instead of the source of the tasks."""
     pipeline = make(ahead=ahead)
     feed.boxes = pipeline.source.hooks.boxes if pipeline.source else None
     pipeline.source = Source("tasks", feed)

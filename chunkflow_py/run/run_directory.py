@@ -395,7 +395,10 @@ class RunDirectory:
             return ExchangeSettings("off")
 
     def set_exchange(self, settings: ExchangeSettings) -> None:
-        """Store the exchange settings; remove old patches if the URL changes or the mode is off."""
+        """Store how tasks exchange patches.
+
+        If the new mode is ``off``, or if the URL changes, the patches at the old URL are removed.
+        """
         old = self.exchange
         self.store.put(_EXCHANGE, settings.to_json())
         if old is not None and (settings.mode == "off" or old.url != settings.url):
@@ -410,7 +413,7 @@ class RunDirectory:
         return ExchangeAddress(self.url, settings, step, stored.hash)
 
     def counts(self, step: str) -> LedgerCounts:
-        """Return the number of tasks of a step in each state, and the totals of `LedgerCounts`."""
+        """Return the totals of a step, such as the number of tasks in each state."""
         return self.ledger(step).counts()
 
     def reopen(self, step: str) -> None:
@@ -418,20 +421,30 @@ class RunDirectory:
         self.store.delete(f"stages/{step}/closed")
 
     def unsend(self, step: str) -> None:
-        """Undo `set_sent`, so that tasks without a record are sent when the step begins."""
+        """Remove the mark that all tasks of a step were sent.
+
+        When the step begins, a worker then sends the tasks that have no record.
+        """
         self.store.delete(f"stages/{step}/sent")
         self.store.delete(f"stages/{step}/sending")
 
     def stale(self, step: str) -> Plan | set[int]:
-        """Return the tasks of a step that have read wrong output of an earlier step.
+        """Return the numbers of the tasks that have read wrong output of an earlier step.
 
-        A repair records these tasks, and they are repeated when the earlier steps are complete.
+        A repair records these tasks with `add_stale`. Workers repeat the tasks when the earlier
+        steps are complete. If all tasks of the step are stale, its plan is returned.
         """
         numbers = json.loads(self.store.get(f"stages/{step}/stale") or b"[]")
         return self.plan(step) if numbers == _ALL else set(numbers)
 
     def add_stale(self, step: str, numbers: Plan | set[int]) -> None:
-        """Record tasks that have read wrong output; *numbers* may be the whole plan."""
+        """Record tasks of a step that have read wrong output of an earlier step; see `stale`.
+
+        Args:
+            step: name of the step.
+            numbers: numbers of the tasks. If all tasks of the step are meant, its plan can be given
+                instead.
+        """
 
         def added(content: bytes | None) -> bytes:
             known = json.loads(content or b"[]")
@@ -453,7 +466,10 @@ class RunDirectory:
             self.store.delete(f"stages/{step}/stale")
 
     def current_step(self) -> str | None:
-        """Return the name of the first step that is not closed; ``None`` if the run is complete."""
+        """Return the name of the step on which workers work; ``None`` if the run is complete.
+
+        This is the first step for which `close` has not recorded that all its tasks have ended.
+        """
         return next((s.name for s in self.spec.steps if not self.is_closed(s.name)), None)
 
     # --- checks and files for workers -------------------------------------------------------------

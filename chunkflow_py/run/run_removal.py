@@ -8,8 +8,8 @@ store a mark -> remove hierarchy, exchange, queue
 ```
 
 The mark is a file in the run directory, which shows that a removal has begun. If a removal is
-interrupted, the next removal completes it. The spec is removed last, because the spec lists what to
-remove.
+interrupted, the next removal completes the work. The spec is removed last, because the spec lists
+what to remove.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Removal:
                 raise OptionError(msg)
 
     def carry_out(self) -> None:
-        """Remove exchange and hierarchy and, unless *expire* is set, the queue and the run."""
+        """Remove exchange and hierarchy; if `expire` is false, also the queue and the run."""
         store = self.run.store
         if not self.expire:
             store.put(_MARK, b"")

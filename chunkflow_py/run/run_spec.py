@@ -191,7 +191,7 @@ class Spec:
         version: version of the package that made the run.
         reused: names of the steps that are reused from other runs (``--fork``), each with the URL
             of the run that provides its output.
-        format: format of the stored spec, `FORMAT` or `OLDER`.
+        format: format of the stored spec: `FORMAT`, or `OLDER` if version 0.1.0 made the run.
     """
 
     steps: tuple[RunStep, ...]

@@ -32,7 +32,7 @@ class Scheduling:
     Attributes:
         priority: number from -1000 to 1000. The workers of a pool take tasks of the run with the
             highest priority first.
-        paused: whether workers take no tasks.
+        paused: whether the run is paused, so that workers take no tasks of the run.
     """
 
     priority: int = 0

@@ -35,7 +35,7 @@ class SigningKey:
         path: PEM file with an Ed25519 private key, without a password.
 
     Raises:
-        OptionError: the file contains no such key.
+        OptionError: the file contains no Ed25519 private key without a password.
     """
 
     def __init__(self, path: str) -> None:

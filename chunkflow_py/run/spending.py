@@ -2,7 +2,7 @@
 
 ```
 <run>/budget.json                                the budget; may be changed at any time
-<run>/spending/<worker>-<report>-<cost>-<rate>   last report of a worker
+<run>/spending/<worker>-<report>-<cost>-<rate>   latest report of a worker
 ```
 
 A worker reports its cost, which is its time from start to end (including idle time and failed
@@ -123,7 +123,7 @@ def _is_amount(value: object) -> TypeGuard[float]:
 
 
 class Spending(NamedTuple):
-    """The sum of the last reports of the workers of a run.
+    """The sum of the costs in the latest reports of all workers of a run.
 
     Attributes:
         cost: cost of the workers, in the currency of ``--cost-per-hour``.
@@ -139,7 +139,7 @@ class Spending(NamedTuple):
 
 
 def spending_of(store: Store, without: str = "") -> Spending:
-    """Return the sum of the last cost reports of all workers of a run.
+    """Return the sum of the costs in the latest reports of all workers of a run.
 
     Args:
         store: store of the run directory.
@@ -163,7 +163,7 @@ def spending_of(store: Store, without: str = "") -> Spending:
 
 
 def money(amount: float) -> str:
-    """Return an amount as text, with two decimals, or with three digits if it is less than 1."""
+    """Return an amount as text with two decimals; amounts below 1 have three significant digits."""
     return f"{amount:,.2f}" if amount >= 1 or not amount else f"{amount:.3g}"
 
 
@@ -296,7 +296,8 @@ class SpendingMeter:
 def metered(home: RunDirectory, cost_per_hour: float | None) -> Iterator[SpendingMeter | None]:
     """Report the cost of this worker in a thread until the ``with`` block ends.
 
-    Yields ``None`` if neither the price of this machine is known nor the run has a budget.
+    Yields the `SpendingMeter` of the worker. If the price of this machine is unknown and the run
+    has no budget, nothing is reported, and ``None`` is yielded.
 
     Raises:
         OptionError: the run has a budget, but the price of this machine is unknown, or the stored

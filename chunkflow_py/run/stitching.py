@@ -1,5 +1,7 @@
 """Stitching of the labels of a volume on one machine: link, solve and relabel.
 
+Stitching gives an object that lies in several labelling tasks the same label in all of these tasks.
+
 ```
 WORK/stitch.json    parameters; a later call with other parameters is refused
 WORK/links/BOX.npz  links of one labelling task; existing files are not computed again
@@ -57,7 +59,7 @@ class Stitching:
             that starts at the first voxel of the volume. ``None`` uses the boxes that are recorded
             with the labels.
         linker: method that links labels of neighbouring tasks.
-        mip: level of the labels.
+        mip: resolution level of the labels.
         work: URL of a folder or prefix for links and table; ``None`` for ``OUTPUT.stitch``.
         overwrite: whether to delete existing links and to write all of the output again.
         block_size: block size of a new output, voxels, zyx; ``None`` for the block size of the

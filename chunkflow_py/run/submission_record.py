@@ -87,7 +87,7 @@ def show_safely(record: DataclassInstance) -> None:
 
 
 def known_fields(content: bytes, record: type[DataclassInstance]) -> dict[str, Any]:
-    """Return a JSON object as a dictionary, without the fields that *record* lacks.
+    """Parse a JSON object; return only the fields that the dataclass *record* has.
 
     Raises:
         ValueError: *content* is not a JSON object, or a value has the wrong type.

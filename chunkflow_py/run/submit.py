@@ -300,8 +300,8 @@ def _log_incomplete(
 def check_queue_unused(queue: Queue, run: RunDirectory) -> None:
     """Check that the queue of a new run is empty.
 
-    If two runs share a queue, each worker also receives tasks of the other run and must return them
-    to the queue, which delays both runs.
+    If two runs share a queue, each worker also receives tasks of the other run. The worker must
+    return these tasks to the queue, which delays both runs.
 
     Raises:
         OptionError: the queue contains tasks. The message shows one of these tasks.
@@ -319,7 +319,7 @@ def check_queue_unused(queue: Queue, run: RunDirectory) -> None:
 
 
 def _described_task(queue: Queue) -> str:
-    """Receive the next message of a queue, release it immediately, and describe it in a phrase."""
+    """Return a phrase that describes the next message of a queue; the message stays available."""
     messages = queue.receive(1, lease_s=_PEEK_LEASE_S)
     queue.release(messages)
     for message in messages:
@@ -378,7 +378,7 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Return *spec*; its first steps are marked as reused if *old* has completed the same steps."""
+    """Return *spec* with those first steps marked as reused that the run *old* has completed."""
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
@@ -409,7 +409,13 @@ def _task_counts(queue: Queue) -> tuple[int, int]:
 
 
 def bodies(run: RunDirectory, step: str, numbers: Iterable[int]) -> Iterator[str]:
-    """Yield the queue messages of tasks of a step, given their numbers."""
+    """Yield the text of the queue message of each task.
+
+    Args:
+        run: run directory.
+        step: name of the step.
+        numbers: numbers of the tasks in the plan of the step.
+    """
     plan, step_hash = run.plan(step), run.spec.step(step).hash
     return (body_text(plan.text(number), step_hash, step) for number in numbers)
 
@@ -514,7 +520,6 @@ def _canonical_value(value: Any, places: Sequence[str]) -> Any:
 
 
 def _without_path(value: Any, placeholders: dict[str, str]) -> Any:
-    """Return *value* with the path of a file replaced with the placeholder of the file."""
     if not isinstance(value, str):
         return value
     if value in placeholders:

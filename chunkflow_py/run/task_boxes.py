@@ -103,7 +103,6 @@ class TaskBoxes:
         return dict(zip(self.plan.boxes, self.boxes, strict=True))
 
     def _planned(self, point: Zyx) -> Iterator[BoundingBox]:
-        """Yield the tasks whose box at the operator contains *point*, as boxes in the plan."""
         if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
             cell = self.boxes.cell_of(point)
             if cell is not None:

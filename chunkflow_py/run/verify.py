@@ -253,7 +253,6 @@ def _object_problems(
 
 
 def _mismatch(recorded: Stored, found: Stored) -> tuple[DamageKind, str] | None:
-    """Return the kind of problem and the two values that disagree; ``None`` without a problem."""
     if recorded.size is None:
         if found.size is None:
             return None
@@ -306,7 +305,7 @@ class _Objects:
         self._pool.shutdown(cancel_futures=True)
 
     def start_all(self, written: Iterable[Stored]) -> list[tuple[Stored, Future[Stored]]]:
-        """Start to read objects; if an object was recorded twice, use its last record."""
+        """Start to read objects; of two entries for the same object, only the later is used."""
         last = {stored.url: stored for stored in written}
         return [(stored, self._start(stored)) for stored in last.values()]
 

@@ -72,7 +72,7 @@ class Conversion:
     Attributes:
         source: address of the volume to copy.
         target: address of the copy.
-        mip: level of the source, which becomes level 0 of the target.
+        mip: resolution level of the source to copy; it becomes level 0 of the target.
         channels: channels to copy from the source, in this order.
         time: time point to copy; the target then has no time axis. ``None`` copies all time points.
         dtype: data type of the target.

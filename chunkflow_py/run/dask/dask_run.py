@@ -92,7 +92,7 @@ def run_on_dask(
         address: address of the scheduler, ``tcp://HOST:PORT``.
         make_pipeline: picklable function that takes the `PipelineSource` of a step and a source of
             tasks, and returns the pipeline of the step.
-        working: options of the subcommand that runs the tasks. On Dask, only some of them apply:
+        working: options of the subcommand that runs the tasks. On Dask, only these options apply:
             the limits of failures, tasks and time, the permission to run code, the number of
             threads, and the worker name. The worker name is recorded for tasks whose Dask worker
             has died.
@@ -307,8 +307,7 @@ class Dispatcher:
         client: client of the scheduler.
         home: the run directory.
         order: description of the step, which is sent to the workers.
-        working: options, which contain the allowed number of failures of a task and the allowed
-            number of tasks.
+        working: options of the run on Dask, such as the allowed number of failures of a task.
         stop: condition that is checked regularly; the dispatcher stops when the condition is met.
 
     Raises:
@@ -376,7 +375,6 @@ class Dispatcher:
                 self._remover.close()
 
     def _check_cluster(self, now: float) -> None:
-        """Update the number of threads of the cluster, and log the progress."""
         if self._client.status not in ("running", "connecting"):
             self._stop.set("the connection to the scheduler is lost")
         elif now >= self._check_at and self._client.status == "running":

@@ -116,9 +116,9 @@ class TaskNotEnded(NamedTuple):
 class NotEndedError(Exception):
     """A task has not ended, or was given up.
 
-    This exception brings a `TaskNotEnded` to the client. A result would not be safe: Dask stores
-    results in the worker, and they are lost if the worker dies before the client fetches them.
-    Dask stores exceptions in the scheduler.
+    This exception brings a `TaskNotEnded` to the client. Dask stores exceptions in the scheduler,
+    where they are safe. Dask stores results in the worker, so a result would be lost if the worker
+    died before the client fetched the result.
     """
 
     def __init__(self, task: TaskNotEnded) -> None:
@@ -297,8 +297,8 @@ class _RunningTask:
     """A task in a pipeline.
 
     Attributes:
-        ended: future of two values: the outcome of the task, and whether no other task was in the
-            pipeline when this task ended.
+        ended: future of two values: the outcome of the task, and whether this task was alone in the
+            pipeline when it ended.
         begun: time at which the first operator began, in seconds of the monotonic clock; ``None``
             until then.
         operator: label of the operator that works on the task; empty between two operators.
@@ -362,7 +362,7 @@ class _SharedPipeline(Listener):
         self.registration.begin()
 
     def perform(self, number: int) -> tuple[TaskEnded, bool]:
-        """Run a task; return the outcome, and whether no other task was in the pipeline at its end.
+        """Run a task; return its outcome, and whether it was alone in the pipeline when it ended.
 
         Raises:
             NotEndedError: the pipeline or the process cannot continue.
@@ -436,7 +436,7 @@ class _SharedPipeline(Listener):
     # --- callbacks of the pipeline ---------------------------------------------------------------
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
-        """Check the compute profile when all operators have been entered."""
+        """Check the compute profile of this process; called before its first task begins."""
         profile = profile_of(operators)
         self._home.check_profile(self._stage.name, profile)
         self.registration.learned(device=(profile or {}).get("device", ""))

@@ -161,9 +161,9 @@ class Ledger:
     def ended(self) -> int:
         """Return the number of tasks that have ended, at less cost than `counts`.
 
-        This method reads no records, and skips segments in which all tasks had ended at an earlier
-        call. It therefore does not notice if another process reopens tasks of such a segment: call
-        `counts` to confirm that all tasks have ended.
+        This method reads no records. If all tasks of a segment had ended at an earlier call, the
+        segment is not read again. The number is therefore too high if another process has reopened
+        some of these tasks. Call `counts` to confirm that all tasks have ended.
         """
         keys = [key for key in self._journal.listed() if _is_record(key)]
         headers = self._segments.headers(self._segments.listed() - self._full.keys())
@@ -229,7 +229,7 @@ class Ledger:
         return (sum(record.seconds.values()) for record in self.records(states=["done"]))
 
     def segment_of(self, number: int) -> int:
-        """Return the number of the segment to which task *number* belongs, for `records_of`."""
+        """Return the number of the segment that contains a task; `records_of` takes this number."""
         return number // self._segments.size
 
     def records_of(self, segment: int) -> dict[int, Record]:
@@ -336,10 +336,10 @@ class Ledger:
         self._compactor.by_chance(1)
 
     def withdraw(self, number: int, attempt: str) -> None:
-        """Undo `begin` for an attempt that has neither failed nor ended its task.
+        """Undo `begin` for an attempt that was released without an outcome.
 
-        The entry that `begin` stored is deleted from the journal. No segment contains a copy,
-        because a compaction does not copy the beginning of such an attempt.
+        The entry that `begin` stored is deleted from the journal. No segment contains a copy of the
+        entry, because a compaction copies it only after the attempt or its task has ended.
         """
         keys = self._journal.listed(self.segment_of(number), number)
         self._journal.delete([k for k in keys if k.kind == "begun" and k.attempt == attempt])
@@ -417,7 +417,6 @@ class Ledger:
     def _put(
         self, number: int, kind: Kind, content: Attempt | FailedAttempt | Record
     ) -> JournalKey:
-        """Store an entry whose key contains the attempt and the task's current generation."""
         self._checked(number)
         while True:
             key = self._segments.hints.key(number, kind, content.attempt)

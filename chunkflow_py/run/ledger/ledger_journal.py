@@ -167,11 +167,17 @@ class Journal:
             self._store.update(self._path(key), replaced)
 
     def put(self, key: JournalKey, text: str) -> None:
-        """Store an entry about an attempt; the attempt in *key* makes the key unique."""
+        """Store an entry about an attempt: its beginning, its failure or its end.
+
+        The key contains the name of the attempt, so no other worker writes to this key.
+        """
         self._store.put(self._path(key), sealed(text).encode())
 
     def put_records(self, texts: Sequence[tuple[JournalKey, str]]) -> list[bool]:
-        """Store records of different tasks; return for each whether its task had no record yet."""
+        """Store records of different tasks, unless their tasks already have a record.
+
+        For each record, return whether it was stored.
+        """
         if removed("put-if-absent"):
             map_concurrently(lambda item: self.put(*item), texts, self._store.connections)
             return [True] * len(texts)

@@ -163,7 +163,7 @@ class FailedAttempt:
         worker: name of the worker that made the attempt.
         kind: kind of the failure: permanent, transient, resource or worker-lost.
         reason: description of the failure, in one sentence.
-        traceback: traceback of the exception, or the last output of the process that died.
+        traceback: traceback of the exception, or the final output of the process that died.
         when: time of the failure, in seconds since 1970 by the worker's clock; used only for
             display.
         seconds: run time of all operators in seconds; ``None`` if the time is unknown.
@@ -314,7 +314,7 @@ class Totals:
         missing_blocks: number of blocks that the tasks have read as the fill value.
         patches: sums of the counts of patches; see `Record`.
         seconds: run time of each operator in seconds, with the name of the operator as key.
-        first, last: time at which the first and the last task ended, in seconds since 1970 by the
+        first, last: earliest and latest time at which a task ended, in seconds since 1970 by the
             clocks of the workers; ``None`` if no task has ended.
     """
 
@@ -474,7 +474,7 @@ def number_of(text: str) -> int:
 
 
 class reading:  # noqa: N801  (a context manager, faster than a generator)
-    """Raise a `DamagedRecordError` if a damaged line cannot be parsed in the ``with`` block.
+    """Context manager that turns errors of parsing a line into a `DamagedRecordError`.
 
     Args:
         text: the line that is parsed; the message of the error quotes it.

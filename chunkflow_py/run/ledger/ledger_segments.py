@@ -96,9 +96,9 @@ class SegmentStore:
 
     Attributes:
         damaged: problem of each damaged segment, with the number of the segment as key.
-        hints: last known headers of segments with reopened tasks. A writer takes the generation of
-            a task from these headers. Because the headers may be outdated, the writer checks after
-            the write whether this generation was current.
+        hints: latest known headers of segments with reopened tasks. A writer takes the generation
+            of a task from these headers. Because the headers may be outdated, the writer checks
+            after the write whether this generation was current.
         at_once: maximum number of whole segments to process at the same time.
     """
 
@@ -181,7 +181,7 @@ class SegmentStore:
 
 
 class SegmentHeaders:
-    """Headers of some segments at the time of reading; segments without a header count as empty.
+    """The headers of some segments, as read at one time; a missing segment counts as empty.
 
     Args:
         size: number of tasks of a segment.

@@ -101,7 +101,7 @@ class Acknowledger(BatchThread):
     Each method adds a request for the thread and returns without waiting.
 
     Args:
-        keeper: keeper of the leases, which also gives access to the queue.
+        keeper: object that renews the leases of the messages, and sends requests to the queue.
         on_error: function that is called in the thread with an unexpected error.
     """
 

@@ -104,7 +104,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def cause_of_exit(exit_code: int, *, is_memory_kill: bool) -> FailureCause:
-    """Return why a worker process has ended although nobody asked it to end.
+    """Return why a worker process has ended without being asked to end.
 
     Args:
         exit_code: exit code of the process; if a signal has ended it, minus the number of the
@@ -149,7 +149,6 @@ def memory_kills() -> int | None:
 
 
 def _memory_kill_files() -> list[Path]:
-    """Return the files that may contain the count of `memory_kills`, the most specific first."""
     files = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

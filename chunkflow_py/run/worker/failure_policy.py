@@ -156,7 +156,7 @@ class AttemptLimits:
         """Decide whether a failed task is retried or given up.
 
         Args:
-            failure: the last failure, which the ledger has already counted.
+            failure: the latest failure of the task, which the ledger has already counted.
             counts: number of failures of this task in the ledger, with their kind as key.
             spec: hash of the step.
 

@@ -109,7 +109,7 @@ class RunPool:
     def after(self, name: str) -> RunDirectory | None:
         """Return the run that this worker would take if the run *name* had no tasks.
 
-        The list of runs and their priorities are not read again, but are those of the last `look`.
+        The runs and their priorities are not read again: the values of the latest `look` are used.
         """
         with self._lock:
             other = self._choose(without=name)
@@ -152,7 +152,11 @@ class RunPool:
         return f"{self._runs[other][0].shown} has a higher priority"
 
     def run(self, name: str) -> RunDirectory:
-        """Return a run directory, pinned to the spec that this worker has checked."""
+        """Return the run called *name*, with the SHA-256 of its current spec in `digest`.
+
+        If the spec is replaced later, the new spec is refused, because this worker has only
+        checked the current spec.
+        """
         run = self._runs[name][0]
         run.digest = run.spec.digest
         return run

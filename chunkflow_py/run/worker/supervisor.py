@@ -95,8 +95,8 @@ class WorkerOutcome:
         message: the result in one sentence, for the user.
         done, skipped, dead: number of tasks that this worker has recorded in each state.
         failures: number of failed attempts on this worker.
-        signal: name of the last stop signal, even if it arrived after the end of the work;
-            ``None`` if no signal arrived.
+        signal: name of the latest stop signal, even if the signal arrived after the end of the
+            work; ``None`` if no signal arrived.
     """
 
     state: Literal["complete", "complete-with-failures", "stopped", "stage-closed"] = "stopped"
@@ -122,7 +122,8 @@ class WorkerSnapshot:
         leases: number of leases that the worker holds.
         renewed: number of renewals of leases so far.
         lost: number of leases lost so far.
-        queued: counts of the queue at the last check; ``None`` before the first check.
+        queued: numbers of messages in the queue at the latest check; ``None`` before the first
+            check.
     """
 
     processes: tuple[ProcessSnapshot, ...]
@@ -623,7 +624,7 @@ class InFlightTasks:
         spec: hash of the step, for records.
         worker: name of the worker, for records.
         settings: settings of the worker.
-        keeper: keeper that renews the leases.
+        keeper: object that renews the leases of the tasks.
         pool: worker processes that run the tasks.
         acknowledger: returns messages to the queue.
         recorder: writes outcomes to the ledger.

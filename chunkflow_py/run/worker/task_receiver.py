@@ -107,7 +107,11 @@ class Job:
 
     @property
     def lease_ends(self) -> float:
-        """Time at which the task's last lease expires, in seconds of the keeper's clock."""
+        """Time at which the worker no longer has any lease of the task, unless one is renewed.
+
+        The time is in seconds of the clock of the `LeaseKeeper`. A task that was delivered several
+        times has several leases; the lease that ends latest counts.
+        """
         return max(lease.ends for lease in self.leases)
 
 
@@ -136,7 +140,7 @@ class TaskReceiver:
     Args:
         messages: filter of the messages to accept.
         attempts: prefix of the names of this worker's attempts.
-        keeper: keeper of the leases, which also gives access to the queue.
+        keeper: object that receives messages from the queue, and renews their leases.
         ledger: ledger of the step.
         acknowledger: acknowledges, releases or buries messages that need no work.
         post: function that is called in the thread with the name and the content of an event:
@@ -283,7 +287,6 @@ class TaskReceiver:
         return [job for job in jobs.values() if self._may_begin(job)]
 
     def _may_begin(self, job: Job) -> bool:
-        """Record the start of the attempt if required; return whether the attempt may begin."""
         guard, profile = self._guard, self.profile
         if guard is not None and not guard.admits(job):
             self._acknowledger.release(job.leases, guard.delay_s())
@@ -299,7 +302,6 @@ class TaskReceiver:
         return True
 
     def _task(self, held: Held) -> tuple[int, str] | None:
-        """Return number and box of a message's task; ``None`` if the message needs no work."""
         try:
             body = parse_body(held.message.body)
         except BodyError as error:

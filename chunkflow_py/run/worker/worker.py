@@ -182,7 +182,7 @@ class RunOutcome:
         code: exit code of the worker if the worker ends after this run.
         message: the result in one sentence, for the user.
         ended: number of attempts that have ended on this worker.
-        signal: name of the last stop signal; ``None`` if no signal arrived.
+        signal: name of the latest stop signal; ``None`` if no signal arrived.
     """
 
     code: int
@@ -450,7 +450,6 @@ def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
 
 
 def _no_longer_recorded(home: RunDirectory) -> str:
-    """Return a message if records are missing although all steps are closed, else ""."""
     for stage in home.spec.steps:
         finished = home.counts(stage.name).finished
         if finished < stage.tasks:
@@ -520,7 +519,6 @@ def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
 
 
 def _claim() -> bytes:
-    """Return the content of a new claim; no two claims have the same content."""
     return json.dumps({"since": time.time(), "process": os.getpid()}).encode()
 
 

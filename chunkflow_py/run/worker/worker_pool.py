@@ -160,10 +160,10 @@ class _Seat:
         failed_starts: number of consecutive failed starts.
         runs_alone: whether the process runs tasks that must run alone, one at a time.
         kill_at: time at which to kill the process because of *verdict*.
-        verdict: slot of the task to blame on the `ProgressBoard` (``None`` to blame no task), and
-            the reason.
+        verdict: slot of the task to blame, and the reason. The slot is a position on the
+            `ProgressBoard`; ``None`` blames no task.
         times_gone: number of checks that found the process dead, but its pipe still open.
-        idle_since: time since which the process has had tasks, but has not begun any of them.
+        idle_since: time at which the process began to wait: it has tasks, but has begun none.
     """
 
     number: int
@@ -186,7 +186,7 @@ class _Seat:
 
 
 def held_tasks(windows: Sequence[int], mean_s: float | None) -> int:
-    """Return how many tasks a worker should have received so that no process has to wait.
+    """Return how many unfinished tasks a worker should have so that no process has to wait.
 
     Args:
         windows: for each process, the number of tasks that its pipeline accepts at the same time.
@@ -678,7 +678,7 @@ class WorkerProcess:
         send(self._connection, ("tasks", rows))
 
     def take(self, slot: int) -> Job | None:
-        """Free a slot, and return the job that was in it; ``None`` if the slot was free."""
+        """Free a slot of the progress board; return its job, or ``None`` if the slot was free."""
         job = self.jobs.pop(slot, None)
         if job is not None:
             self._free.append(slot)

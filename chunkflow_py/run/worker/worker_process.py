@@ -452,10 +452,12 @@ class _BoardListener(Listener):
 
 
 class PatchCounter:
-    """Adds to each outcome how many patches were counted since the previous outcome.
+    """Adds to each outcome how many patches were computed, or read from the exchange.
+
+    The numbers cover the time since the previous outcome of this process.
 
     Args:
-        operators: operators of the pipeline.
+        operators: operators of the pipeline, which count the patches.
     """
 
     def __init__(self, operators: Sequence[Operator]) -> None:
@@ -475,7 +477,11 @@ class PatchCounter:
 
 
 def task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
-    """Return the outcome of a task; ``failed`` if the outcome cannot be described."""
+    """Return the message about the end of a task.
+
+    If the outcome cannot be described, for example because a plugin has stored invalid values in
+    the task, the task counts as ``failed``.
+    """
     try:
         return _task_ended(task, lease)._replace(began=lease.began)
     except Exception as error:  # noqa: BLE001  (a plugin may have put anything into the task)
@@ -509,8 +515,8 @@ def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
 def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
     """Merge the compute profiles of all operators into one; ``None`` if no operator has one.
 
-    If two operators have different values for a key, the key of the later value is prefixed with
-    the name of its operator.
+    If two operators have different values for a key, the value of the later operator gets a key
+    that begins with the name of this operator.
     """
     merged: dict[str, str] = {}
     for each in operators:
@@ -590,7 +596,6 @@ def _receive(connection: Connection, feed: TaskFeed) -> None:
 
 @contextlib.contextmanager
 def _ends_process() -> Iterator[None]:
-    """Exit the process if an error in the ``with`` block breaks the link to the supervisor."""
     try:
         yield
     except BaseException:  # noqa: BLE001
