@@ -281,7 +281,7 @@ class Engine:
         )
 
     def wait_until_idle(self) -> None:
-        """Wait until the network is idle, so that the caller may run it."""
+        """Wait until the engine has no queued work, so that the caller may run the network."""
         self._thread.submit(int).result()
 
     @torch.inference_mode()

@@ -117,13 +117,13 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether the patch grid starts at the corner of the volume, not at that of each chunk."""
+        """Whether patches are placed from the corner of the volume, whatever the chunks are."""
         return self.placement.grid != "chunk" and self.placement.patch_num is None
 
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Dict of the files that a remote worker needs: path as typed -> ``code`` or ``data``.
+        """Dict from the path of each file that a worker needs, as typed, to ``code`` or ``data``.
 
         Raises:
             OptionError: the network consists of several files, but a run can store only one.
@@ -161,7 +161,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def patch_counts(self) -> dict[str, int]:
-        """Numbers of patches and of exchanged bytes, by name; numbers that are 0 are left out."""
+        """Counts of patches and of exchanged bytes, by name; counts that are 0 are left out."""
         engine, exchange, store = self.engine, self._exchange, self.part_store
         if engine is None or store is None:
             return {}
@@ -317,7 +317,7 @@ class Inferencer(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the outline (boxes, volume and voxels) of all tasks, and check the voxel size.
+        """Store the outline (boxes of all tasks, volume, voxel size), and check the voxel size.
 
         The outline is stored because a later error about a margin that is too small must name a
         margin that is large enough for all tasks.

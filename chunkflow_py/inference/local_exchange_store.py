@@ -1,6 +1,7 @@
 """Store parts of patches in the memory of a process, and beyond a limit in temporary files.
 
-A part is the piece of a patch's output that one task passes to another.
+A part is the piece of a patch's output that one task passes to another task. An object contains all
+parts that one task (the producer) stores for another task (the consumer).
 """
 
 from __future__ import annotations

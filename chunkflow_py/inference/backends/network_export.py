@@ -1,4 +1,4 @@
-"""Record the operators of a network, without data, to convert it for other libraries."""
+"""Record the operators of a network, without data, to convert the network for other libraries."""
 
 from __future__ import annotations
 

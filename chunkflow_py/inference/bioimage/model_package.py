@@ -187,9 +187,9 @@ def read_package(path: str, weights_format: WeightsFormat | None = None) -> Mode
 
     Args:
         path: path of ``rdf.yaml``, or of a folder or ``.zip`` file that contains ``rdf.yaml``.
-        weights_format: format of the weights to use. The default is the first format in the list
-            TorchScript, ONNX, state dict for which the package has weights. A state dict comes
-            last, because it needs Python code of the package.
+        weights_format: format of the weights to use. The default is TorchScript if the package has
+            such weights, else ONNX, else a state dict. A state dict comes last, because it needs
+            Python code of the package.
 
     Raises:
         MissingExtraError: PyYAML is not installed.
