@@ -40,7 +40,10 @@ _STORE = (
 def as_stored(
     output: torch.Tensor, layout: AffinityLayout, first_channels: Iterable[int]
 ) -> torch.Tensor:
-    """Return the output of a network with affinities at the upper voxel, in the order x, y, z.
+    """Return the output of a network, with the affinities in the stored convention.
+
+    In this convention, an affinity is stored at the upper voxel of its edge (the voxel with the
+    higher index), and the channels have the order x, y, z.
 
     Args:
         output: (n, c, z, y, x); not changed.

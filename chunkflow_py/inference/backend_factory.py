@@ -101,7 +101,7 @@ def create_backend(
         tf32: let CUDA round float32 numbers to 10 bits of mantissa before they are multiplied.
         cuda_graphs: on CUDA, capture the forward pass once and replay it, where possible.
         fold: fold BatchNorm into the convolutions before it (``torch`` only).
-        spatial_dims: 3, or 2 to run a 2D network section by section.
+        spatial_dims: 3, or 2 to run a 2D network on one section (z plane) after the other.
         outputs: names of the outputs to join, in order. If the network returns a dict, the names
             are keys of the dict. If the network returns a tuple, the first items of the tuple get
             these names.

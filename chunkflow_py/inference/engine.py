@@ -235,7 +235,7 @@ class Engine:
         Args:
             array: (z, y, x) or (c, z, y, x), any real dtype; must not change until the future is
                 done.
-            box: position of *array*, global voxels.
+            box: box that *array* covers, global voxels.
             output_box: box to compute, global voxels (default: the box that the grid covers).
             domain: bounds of the volume that *array* was cut from (default: *box*).
             grid: patch grid to use (default: the grid of the settings on *domain*).

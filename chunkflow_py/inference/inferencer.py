@@ -206,7 +206,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def backend_is_open(self) -> bool:
-        """Whether ``--backend auto`` has not chosen a backend yet."""
+        """Whether ``--backend auto`` still has to choose a backend."""
         return bool(self.network.get("backend") == "auto")
 
     @hook
@@ -333,7 +333,7 @@ class Inferencer(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store *required*, with which this operator finds the box to compute for a task.
+        """Store *required*, which this operator calls to find the box to compute for a task.
 
         Args:
             required: function that receives the box of a task and the bounds of the volume, and
@@ -514,7 +514,6 @@ class Inferencer(OperatorBase):
         return grid.voxels_outside(target) * voxel
 
     def _name(self, position: int) -> str:
-        """Return the number of a task in the plan, as text."""
         return str(position + (self.task_time or 0) * len(self.placement.outline.boxes))
 
     def _identity(self, engine: Engine, batch_size: int, store: PartStore) -> bytes:

@@ -172,7 +172,6 @@ class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Record the dtype of the first tensor, and call *func*."""
         name = str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
         if "conv" in name or name in self._NAMES:
             tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]

@@ -119,7 +119,7 @@ class Convolution:
 
     @property
     def work(self) -> int:
-        """Number of multiplications."""
+        """Number of multiplications that the convolution needs."""
         return self.image[0] * prod(self.output_size) * prod(self.kernel)
 
     def tolerance(self) -> float:
@@ -191,7 +191,6 @@ class SeenConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Record a convolution, and call *func*."""
         name = str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
         if name in _KINDS:
             named = {each.name: each.default_value for each in func._schema.arguments}

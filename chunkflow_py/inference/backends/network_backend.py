@@ -28,7 +28,7 @@ _FLOATING = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Core(Protocol):
-    """A bare network, prepared by one library for batches of one shape.
+    """A network without ``pre_process`` and ``post_process``, for batches of one shape.
 
     Attributes:
         profile: the core's part of the compute profile: library, precision, layout.
@@ -51,7 +51,7 @@ class Core(Protocol):
 
 
 class NetworkBackend:
-    """A network that a core runs, between the functions ``pre_process`` and ``post_process``.
+    """A network that a `Core` runs, between the functions ``pre_process`` and ``post_process``.
 
     ```
     batch --> pre_process --> core --> post_process --> named outputs joined --> checked
@@ -64,8 +64,8 @@ class NetworkBackend:
     arrays or tensors. ``pre_process`` receives (n, c, z, y, x) float32, and ``post_process``
     receives the result of the network.
 
-    A 2D network, and the two functions of its model file, receive the sections of all patches as
-    one batch: (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x).
+    A 2D network, and the two functions of its model file, receive the sections (z planes) of all
+    patches as one batch: (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x).
 
     Attributes:
         device, weighted, divisor, profile: see `Backend`.
@@ -110,7 +110,7 @@ class NetworkBackend:
             divisor: `Backend.divisor`, as the network or the model file declares it: one integer
                 for all axes, or an integer for each axis.
             kernel_dims: numbers of spatial axes of the network's kernels: 2, 3, or 2 and 3.
-            spatial_dims: 3, or 2 for a network that takes single sections.
+            spatial_dims: 3, or 2 for a network that takes single sections (z planes).
             outputs: names of the outputs to join, in order. If the network returns a dict, the
                 names are keys of the dict. If the network returns a tuple, the first items of the
                 tuple get these names.

@@ -47,7 +47,7 @@ class Leaves(torch.nn.Module):
 
     @property
     def outputs(self) -> Outputs:
-        """Structure of the wrapped network's last result."""
+        """Structure of the result that the wrapped network returned when it was last called."""
         return self._note.outputs
 
     def forward(self, batch: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -50,7 +50,7 @@ class ModelPackage:
     Attributes:
         path: path of the package, as the user gave it.
         weights: the weights that are used; a package may also contain weights in other formats.
-        spatial_dims: 3, or 2 for a network that takes single sections.
+        spatial_dims: 3, or 2 for a network that takes single sections (z planes).
         num_input_channels: number of channels of the image.
         outputs: names of the outputs, in order; a network with several outputs returns a dict with
             these keys.
