@@ -40,7 +40,10 @@ _STORE = (
 def as_stored(
     output: torch.Tensor, layout: AffinityLayout, first_channels: Iterable[int]
 ) -> torch.Tensor:
-    """Return the output of a network with affinities at the upper voxel, in the order x, y, z.
+    """Return the output of a network, with the affinities in the stored convention.
+
+    In this convention, an affinity is stored at the upper voxel of its edge (the voxel with the
+    higher index), and the channels have the order x, y, z.
 
     Args:
         output: (n, c, z, y, x); not changed.
@@ -84,7 +87,8 @@ def check_layout(
 
     Raises:
         OptionError: the output contains no affinities. Or affinities must be moved by one voxel,
-            but the output patch has no margin along some axis (it is as large as the input patch).
+            but the output patch is as large as the input patch along some axis, so that there is no
+            margin.
     """
     if layout == DEFAULT_LAYOUT:
         return
@@ -110,9 +114,10 @@ def check_layout(
 
 
 def check_whole(model: str, layout: AffinityLayout, size: Zyx, input_patch_size: Zyx) -> None:
-    """Check that a network returned patches with their margin, if affinities must be moved.
+    """Check the size of the patches that a network returned, if affinities must be moved.
 
-    A value that is moved by one voxel into the output patch comes from the margin.
+    The patches must have the input size: an affinity that is moved by one voxel into the output
+    patch comes from the margin around the output patch.
 
     Args:
         model: name or file of the network, for the message.

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class Accuracy:
     """Absolute differences between two outputs, in the units of the output.
 
-    If an output contains NaN, all attributes are NaN, so every comparison with a limit is false.
+    If an output contains NaN, all attributes are NaN. A test such as ``largest <= limit`` is then
+    false.
 
     Attributes:
         largest: largest difference.
@@ -75,7 +76,7 @@ def compare(backend: Backend, reference: Backend, batches: Iterable[torch.Tensor
         backend: backend to measure.
         reference: backend that runs the same network with PyTorch in float32, not compiled.
         batches: batches (n, c, z, y, x) of float32, of the shape that both backends were created
-            for. Patches of zeros are of no use, because all backends agree on them.
+            for. Do not use patches of zeros, because the results of all backends are then equal.
 
     Raises:
         ChunkError: *batches* is empty, or the results differ in shape.

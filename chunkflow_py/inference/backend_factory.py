@@ -73,7 +73,7 @@ def create_backend(
     """Load a network and return it ready for batches of patches.
 
     The framework ``universal`` runs Python code that defines ``PatchInferencer``. With any other
-    model, ``universal`` does the same as ``pytorch``. Other models are built-in networks,
+    model, ``universal`` does the same as ``pytorch``. These other models are built-in networks,
     TorchScript or exported programs, model scripts of cellmap-flow, and Python code that defines
     only ``InstantiatedModel``.
 
@@ -101,7 +101,7 @@ def create_backend(
         tf32: let CUDA round float32 numbers to 10 bits of mantissa before they are multiplied.
         cuda_graphs: on CUDA, capture the forward pass once and replay it, where possible.
         fold: fold BatchNorm into the convolutions before it (``torch`` only).
-        spatial_dims: 3, or 2 to run a 2D network section by section.
+        spatial_dims: 3, or 2 to run a 2D network on one section (z plane) after the other.
         outputs: names of the outputs to join, in order. If the network returns a dict, the names
             are keys of the dict. If the network returns a tuple, the first items of the tuple get
             these names.
@@ -113,8 +113,8 @@ def create_backend(
         window: blending weights of the voxels of an output patch, (z, y, x) float32. Only the
             framework ``universal`` multiplies its results by these weights.
         trust_weights: unpickle any object in the weight file. Such a file can run code.
-        orientations: for a MONAI bundle, two orientations: that of the images for which the network
-            was trained, and that of the image to process.
+        orientations: for a MONAI bundle, the orientation of the images for which the network was
+            trained, such as ``RAS``, and the orientation of the image to process.
         in_memory: a network that is already in memory; a copy of this network is run. *model* is
             then only a name for messages.
         patches: batches with which ``auto`` compares the backends (default: synthetic batches).

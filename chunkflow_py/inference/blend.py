@@ -47,7 +47,7 @@ class BlendedRegion(NamedTuple):
     """Sums over patches, with values p and weights w, for a box that no later patch touches.
 
     Attributes:
-        box: box of the voxels.
+        box: box of the sums, global voxels.
         sums: (c, z, y, x) float32, Σ w·p; may be overwritten; valid until the next region.
         weights: (z, y, x) float32, Σ w; must not be changed. If *share* is not ``None``, patches
             without values (skipped patches) are not summed. The weight of a voxel that only such

@@ -46,7 +46,8 @@ def with_package(
 
     The package sets the options for the numbers of channels and of dimensions. Options for the
     margin, the normalisation, the activation and the voxel size are set only if the user did not
-    set them. If ``convnet_model`` is another model, *options* are returned as they are.
+    set them. If ``convnet_model`` is neither a package nor a trained nnU-Net model, *options* are
+    returned unchanged.
 
     Args:
         options: value of each option, keyed by its Python name.

@@ -63,7 +63,7 @@ class Stopwatch:
             return self._seconds
 
     def so_far(self) -> float:
-        """Return the sum of the durations in seconds, without work that a GPU has not finished."""
+        """Return the sum in seconds; blocks whose work a GPU has not finished are left out."""
         # Graphs are captured per thread, so this query does not disturb a capture.
         with self._lock:
             while self._pairs and _has_ended(self._pairs[0][1]):
@@ -152,7 +152,7 @@ class Device:
         return _CudaDevice(device) if device.type == "cuda" else Device(device)
 
     def enter(self) -> None:
-        """Make this device the current one of the calling thread; marks use the current device."""
+        """Make this device the current device of the calling thread, because marks use it."""
 
     def thread(self, name: str) -> ThreadPoolExecutor:
         """Return a new pool with one thread, which uses this device."""

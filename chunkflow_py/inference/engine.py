@@ -235,7 +235,7 @@ class Engine:
         Args:
             array: (z, y, x) or (c, z, y, x), any real dtype; must not change until the future is
                 done.
-            box: position of *array*, global voxels.
+            box: box that *array* covers, global voxels.
             output_box: box to compute, global voxels (default: the box that the grid covers).
             domain: bounds of the volume that *array* was cut from (default: *box*).
             grid: patch grid to use (default: the grid of the settings on *domain*).
@@ -281,7 +281,7 @@ class Engine:
         )
 
     def wait_until_idle(self) -> None:
-        """Wait until the network is idle, so that the caller may run it."""
+        """Wait until the engine has no queued work, so that the caller may run the network."""
         self._thread.submit(int).result()
 
     @torch.inference_mode()

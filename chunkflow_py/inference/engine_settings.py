@@ -49,8 +49,8 @@ class EngineSettings:
             result has one channel of uint8: the index of the channel with the largest value, or
             the label from *region_labels*.
         region_labels: label of each channel, if the channels are probabilities of overlapping
-            regions. The label of a voxel is that of the last channel with a value above 0.5; if
-            there is no such channel, the label is 0.
+            regions. Of the channels whose value at a voxel is above 0.5, the channel with the
+            highest index gives the label of the voxel. If there is no such channel, the label is 0.
         output_kind: what the values of the output are, such as ``affinity``. The kind decides how
             augmentation maps outputs back, and whether the first batch must have values in [0, 1].
         activation: function to apply to the network's output; ``softmax`` is computed over the
@@ -184,7 +184,7 @@ class EngineSettings:
 
     @property
     def affinity_channels(self) -> tuple[int, ...]:
-        """Index of the first channel of each output that consists of affinities."""
+        """For each output that consists of affinities, the index of its first channel."""
         if not self.outputs:
             return (0,) if self.meaning == "affinity" else ()
         first, found = 0, []
@@ -206,7 +206,7 @@ class EngineSettings:
 
     @property
     def patch_itemsize(self) -> int:
-        """Bytes of one value of an exchanged patch, at most."""
+        """Largest possible number of bytes of one value in a patch that tasks exchange."""
         return 2 if self.patch_precision == "float16" else 4
 
     @property

@@ -117,13 +117,13 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether the patch grid starts at the corner of the volume, not at that of each chunk."""
+        """Whether patches are placed from the corner of the volume, whatever the chunks are."""
         return self.placement.grid != "chunk" and self.placement.patch_num is None
 
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Dict of the files that a remote worker needs: path as typed -> ``code`` or ``data``.
+        """Dict from the path of each file that a worker needs, as typed, to ``code`` or ``data``.
 
         Raises:
             OptionError: the network consists of several files, but a run can store only one.
@@ -161,7 +161,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def patch_counts(self) -> dict[str, int]:
-        """Numbers of patches and of exchanged bytes, by name; numbers that are 0 are left out."""
+        """Counts of patches and of exchanged bytes, by name; counts that are 0 are left out."""
         engine, exchange, store = self.engine, self._exchange, self.part_store
         if engine is None or store is None:
             return {}
@@ -206,7 +206,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def backend_is_open(self) -> bool:
-        """Whether ``--backend auto`` has not chosen a backend yet."""
+        """Whether ``--backend auto`` still has to choose a backend."""
         return bool(self.network.get("backend") == "auto")
 
     @hook
@@ -317,7 +317,7 @@ class Inferencer(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the outline (boxes, volume and voxels) of all tasks, and check the voxel size.
+        """Store the outline (boxes of all tasks, volume, voxel size), and check the voxel size.
 
         The outline is stored because a later error about a margin that is too small must name a
         margin that is large enough for all tasks.
@@ -333,7 +333,7 @@ class Inferencer(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store *required*, with which this operator finds the box to compute for a task.
+        """Store *required*, which this operator calls to find the box to compute for a task.
 
         Args:
             required: function that receives the box of a task and the bounds of the volume, and
@@ -514,7 +514,6 @@ class Inferencer(OperatorBase):
         return grid.voxels_outside(target) * voxel
 
     def _name(self, position: int) -> str:
-        """Return the number of a task in the plan, as text."""
         return str(position + (self.task_time or 0) * len(self.placement.outline.boxes))
 
     def _identity(self, engine: Engine, batch_size: int, store: PartStore) -> bytes:

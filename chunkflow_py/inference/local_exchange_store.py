@@ -1,6 +1,7 @@
 """Store parts of patches in the memory of a process, and beyond a limit in temporary files.
 
-A part is the piece of a patch's output that one task passes to another.
+A part is the piece of a patch's output that one task passes to another task. An object contains all
+parts that one task (the producer) stores for another task (the consumer).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST_BYTES = 128 * 1024**2
 
 
 class LocalParts:
-    """A `PartStore` for the tasks of one process; parts for a task are removed when it is done.
+    """A `PartStore` for the tasks of one process; removes the parts for a task that is done.
 
     Args:
         most_bytes: limit of the memory for all objects together, in bytes. An object that would

@@ -66,7 +66,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def profile_of(device: torch.device, **more: str) -> dict[str, str]:
-    """Return the compute profile: version of PyTorch, device, and the entries in *more*.
+    """Return the compute profile as a dict: version of PyTorch, device, and the entries *more*.
 
     A CPU is described by the instruction set and the number of threads. A GPU is described by the
     model name, without the index of the GPU, and by the version of cuDNN.
@@ -124,7 +124,7 @@ def check_dtype(dtype: str, device: torch.device) -> None:
 
 
 def bfloat16_unit(device: torch.device) -> str:
-    """Return the bfloat16 unit of the hardware (amx, avx512_bf16 or cuda), else ``emulated``."""
+    """Return the unit for bfloat16: ``amx``, ``avx512_bf16`` or ``cuda``; else ``emulated``."""
     if device.type == "cuda":
         native = torch.cuda.get_device_capability(device) >= (8, 0)
         return "cuda" if native else "emulated"
@@ -136,7 +136,7 @@ def bfloat16_unit(device: torch.device) -> str:
 
 @contextlib.contextmanager
 def cuda_switches(*, tf32: bool) -> Iterator[None]:
-    """Set the process's CUDA settings; other callers wait until the ``with`` block ends.
+    """Set the CUDA settings of the process for a ``with`` block, in one thread at a time.
 
     With these settings, PyTorch uses only deterministic kernels, and does not choose kernels by
     their speed in a benchmark. The bytes of a result are therefore equal in all runs. The settings
@@ -156,7 +156,7 @@ class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the dtypes of convolutions and matrix products inside the ``with`` block.
 
     The recorded dtypes show whether autocast had an effect. On a program that was exported with
-    decomposed operators, autocast has no effect, and raises no error.
+    decomposed operators (split into simpler ones), autocast has no effect, but raises no error.
     """
 
     _NAMES = ("conv", "mm", "addmm", "bmm", "baddbmm", "linear")
@@ -172,7 +172,6 @@ class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Record the dtype of the first tensor, and call *func*."""
         name = str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
         if "conv" in name or name in self._NAMES:
             tensors = [v for v in tree_leaves((args, kwargs)) if isinstance(v, torch.Tensor)]

@@ -86,7 +86,7 @@ class Convolution:
         *,
         channels_last: bool,
     ) -> Convolution:
-        """Return a convolution of one image whose output has the size and channels of the input.
+        """Return a convolution of one image; the output has the shape of the input.
 
         Args:
             channels: number of channels of the input and of the output.
@@ -119,7 +119,7 @@ class Convolution:
 
     @property
     def work(self) -> int:
-        """Number of multiplications."""
+        """Number of multiplications that the convolution needs."""
         return self.image[0] * prod(self.output_size) * prod(self.kernel)
 
     def tolerance(self) -> float:
@@ -135,7 +135,7 @@ class Convolution:
 
     @property
     def every(self) -> int:
-        """Distance between the output channels that are compared with the exact result (1: all)."""
+        """Step between the output channels that are compared with exact results; 1 for all."""
         return -(-self.kernel[0] // self.groups // _CHANNELS)
 
     def cropped(self, work: int) -> Convolution:
@@ -191,7 +191,6 @@ class SeenConvolutions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Record a convolution, and call *func*."""
         name = str(getattr(func, "overloadpacket", func)).rpartition(".")[2]
         if name in _KINDS:
             named = {each.name: each.default_value for each in func._schema.arguments}
@@ -231,7 +230,7 @@ _right: set[tuple[Convolution, torch.device, bool]] = set()
 def check_convolutions(
     convolutions: Iterable[Convolution], device: torch.device, *, tf32: bool = False
 ) -> None:
-    """Compute convolutions on a device and compare the results with exact ones.
+    """Compute convolutions on a device and compare the results with exact results.
 
     Convolutions that this process has already checked on the device are not computed again. Call
     this function inside `compute_profile.cuda_switches`, because the CUDA settings decide which
@@ -344,7 +343,7 @@ def error_of(convolution: Convolution, device: torch.device) -> float:
 
 
 def error_within_memory(convolution: Convolution, device: torch.device) -> float:
-    """Return `error_of` the convolution, or of a smaller one that fits into the device's memory.
+    """Return `error_of` for a convolution; use a smaller image if the device lacks memory.
 
     Raises:
         torch.OutOfMemoryError: not even the smallest image fits.

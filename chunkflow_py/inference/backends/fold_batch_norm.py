@@ -69,7 +69,7 @@ def fold_batch_norm(network: nn.Module, shape: Sequence[int]) -> int:
 
 
 class _Uses(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations that use each watched tensor."""
+    """Counts, for each tensor given to `watch`, the operations that use the tensor."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -28,7 +28,7 @@ _FLOATING = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Core(Protocol):
-    """A bare network, prepared by one library for batches of one shape.
+    """A network without ``pre_process`` and ``post_process``, for batches of one shape.
 
     Attributes:
         profile: the core's part of the compute profile: library, precision, layout.
@@ -51,7 +51,7 @@ class Core(Protocol):
 
 
 class NetworkBackend:
-    """A network that a core runs, between the functions ``pre_process`` and ``post_process``.
+    """A network that a `Core` runs, between the functions ``pre_process`` and ``post_process``.
 
     ```
     batch --> pre_process --> core --> post_process --> named outputs joined --> checked
@@ -59,13 +59,13 @@ class NetworkBackend:
           --> affinities converted to the stored convention
     ```
 
-    ``pre_process`` and ``post_process`` of a model file may take NumPy arrays or tensors, and
-    may return either. On the first batch, each function is tried with both types.
-    ``pre_process`` receives (n, c, z, y, x) float32, and ``post_process`` receives the result of
-    the network.
+    ``pre_process`` and ``post_process`` of a model file may take NumPy arrays or tensors, and may
+    return NumPy arrays or tensors. On the first batch, `Hook` finds out whether a function takes
+    arrays or tensors. ``pre_process`` receives (n, c, z, y, x) float32, and ``post_process``
+    receives the result of the network.
 
-    A 2D network, and the two functions of its model file, receive the sections of all patches as
-    one batch: (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x).
+    A 2D network, and the two functions of its model file, receive the sections (z planes) of all
+    patches as one batch: (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x).
 
     Attributes:
         device, weighted, divisor, profile: see `Backend`.
@@ -110,7 +110,7 @@ class NetworkBackend:
             divisor: `Backend.divisor`, as the network or the model file declares it: one integer
                 for all axes, or an integer for each axis.
             kernel_dims: numbers of spatial axes of the network's kernels: 2, 3, or 2 and 3.
-            spatial_dims: 3, or 2 for a network that takes single sections.
+            spatial_dims: 3, or 2 for a network that takes single sections (z planes).
             outputs: names of the outputs to join, in order. If the network returns a dict, the
                 names are keys of the dict. If the network returns a tuple, the first items of the
                 tuple get these names.
@@ -377,7 +377,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ChannelSpreader:
-    """Repeats the channel of a one-channel output for all requested channels, and warns once.
+    """If a network returns one channel but more are requested, repeats the channel and warns once.
 
     Attributes:
         model: name or file of the network, for the warning.
@@ -404,11 +404,12 @@ class ChannelSpreader:
 
 
 class Hook:
-    """A function of a model file, called with the type that it accepts: NumPy arrays or tensors.
+    """A function of a model file, called with NumPy arrays or with tensors, whichever it accepts.
 
-    If the type hint of the first parameter is a tensor or an array, the function is called with
-    this type. Otherwise, ``pre_process`` is first tried with an array and ``post_process`` with a
-    tensor, because most model files written for other tools expect these types.
+    If the first parameter has the type hint of an array or a tensor, the hint decides. Otherwise,
+    the first call tries an array for ``pre_process`` and a tensor for ``post_process``, because
+    most model files written for other tools expect these. If that call fails with a TypeError or an
+    AttributeError, a tensor is tried instead of an array, or an array instead of a tensor.
     """
 
     def __init__(self, call: Callable[..., Any], first: str, device: torch.device) -> None:
@@ -430,7 +431,7 @@ class Hook:
         return None if call is None else cls(call, first, device)
 
     def __call__(self, value: Any) -> Any:
-        """Call the function with the type that it accepts; the first call tries both types."""
+        """Call the function with an array or a tensor; convert a returned array to a tensor."""
         for kind in self._order:
             try:
                 result = self._call(_as_numpy(value) if kind == "numpy" else value)

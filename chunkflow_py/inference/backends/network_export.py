@@ -1,4 +1,4 @@
-"""Record the operators of a network, without data, to convert it for other libraries."""
+"""Record the operators of a network, without data, to convert the network for other libraries."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Leaves(torch.nn.Module):
 
     @property
     def outputs(self) -> Outputs:
-        """Structure of the wrapped network's last result."""
+        """Structure of the result that the wrapped network returned when it was last called."""
         return self._note.outputs
 
     def forward(self, batch: torch.Tensor) -> tuple[torch.Tensor, ...]:

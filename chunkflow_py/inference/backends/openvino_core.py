@@ -176,7 +176,6 @@ def _check_dtype(dtype: str) -> None:
 
 
 def _instructions(compiled: Any) -> str:
-    """Return the instruction set that the machine code uses."""
     if "RUNTIME_REQUIREMENTS" in compiled.get_property("SUPPORTED_PROPERTIES"):
         needed = str(compiled.get_property("RUNTIME_REQUIREMENTS"))
         for part in needed.split(";"):

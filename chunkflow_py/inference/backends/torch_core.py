@@ -66,7 +66,7 @@ class TorchCore:
         cuda_graphs: bool = True,
         fold: bool = True,
     ) -> None:
-        """Set mode, device and memory layout of the network; the first batch compiles it.
+        """Set mode, device and memory layout of a network, which is compiled at the first batch.
 
         Args:
             network: a module, which is changed in place, or any function that maps a batch to an
@@ -325,7 +325,6 @@ class OneDnnConvolutions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call *func*, or the convolution of oneDNN instead."""
         if func is torch.nn.functional.conv3d:
             return _conv3d(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
@@ -367,7 +366,6 @@ class FastInstanceNorm(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call *func*, or group normalisation instead."""
         if func is torch.nn.functional.instance_norm:
             return _instance_norm(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))

@@ -50,7 +50,7 @@ class ModelPackage:
     Attributes:
         path: path of the package, as the user gave it.
         weights: the weights that are used; a package may also contain weights in other formats.
-        spatial_dims: 3, or 2 for a network that takes single sections.
+        spatial_dims: 3, or 2 for a network that takes single sections (z planes).
         num_input_channels: number of channels of the image.
         outputs: names of the outputs, in order; a network with several outputs returns a dict with
             these keys.
@@ -187,9 +187,9 @@ def read_package(path: str, weights_format: WeightsFormat | None = None) -> Mode
 
     Args:
         path: path of ``rdf.yaml``, or of a folder or ``.zip`` file that contains ``rdf.yaml``.
-        weights_format: format of the weights to use. The default is the first format in the list
-            TorchScript, ONNX, state dict for which the package has weights. A state dict comes
-            last, because it needs Python code of the package.
+        weights_format: format of the weights to use. The default is TorchScript if the package has
+            such weights, else ONNX, else a state dict. A state dict comes last, because it needs
+            Python code of the package.
 
     Raises:
         MissingExtraError: PyYAML is not installed.

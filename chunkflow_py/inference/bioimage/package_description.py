@@ -45,7 +45,7 @@ class TensorDescription:
             last processing step.
         steps: processing steps, as written in the description.
         minimum: for an input, the smallest size along each axis, voxels. For an output, the size
-            along each axis whose size is fixed, voxels.
+            along each axis of fixed size, voxels; other axes are left out.
         step: for an input, the increment of the size along each axis, voxels; 0 along an axis of
             fixed size.
         growth: for an output, by how many voxels the output exceeds the input along each axis. A

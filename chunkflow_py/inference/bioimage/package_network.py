@@ -46,7 +46,7 @@ class OutputPlan:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the output is used as the network returns it."""
+        """Whether the output is neither cropped nor processed."""
         return not any(self.crop) and not self.steps and self.axes in _CHANNELS_FIRST.values()
 
 
