@@ -206,7 +206,6 @@ def _unit(writes: Sequence[Transfer]) -> Zyx:
 
 
 def _task_sizes(pipeline: Pipeline, writes: Sequence[Transfer]) -> TaskSizes | None:
-    """Return the possible task sizes of a pipeline, or ``None`` if it has no suitable network."""
     import numpy as np
 
     from chunkflow_py.inference.task_size import TaskSizes
