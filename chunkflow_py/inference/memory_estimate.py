@@ -78,8 +78,8 @@ class Workload:
         backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime``.
         divisor: three numbers of voxels, zyx. Patch sizes must be multiples of these numbers.
             ``None`` if unknown.
-        other_bytes: memory that the other operators of the pipeline need for chunks of
-            *output_size*.
+        other_bytes: memory, in bytes, that the other operators of the pipeline need if their chunks
+            have the size *output_size*.
         resident_bytes: memory that this process uses now, including network weights in host
             memory.
     """
@@ -326,7 +326,7 @@ def smaller_batch(batch_size: int, estimated: int | None = None) -> int | None:
 
     Args:
         batch_size: batch size that did not fit into memory.
-        estimated: result of `largest_batch`, if known.
+        estimated: result of `largest_batch`; ``None`` if unknown.
     """
     if batch_size <= 1:
         return None

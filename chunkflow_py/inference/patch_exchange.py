@@ -250,7 +250,8 @@ class PartStore(Protocol):
     Attributes:
         identity: text that must be equal for two tasks that exchange parts, such as the hash of a
             run's step.
-        connections: useful number of concurrent reads; 0 if reading takes no time.
+        connections: number of reads to run at the same time; 0 if reads take no time, so that no
+            threads are needed.
         most_bytes: limit of the memory for objects in the store, in bytes.
         must_save_time: whether the exchange must end if it takes more time than it saves.
         writes: number, bytes and time of the writes to the store.

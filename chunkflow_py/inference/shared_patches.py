@@ -60,7 +60,9 @@ def part_voxel_bytes(channels: int, itemsize: int = 4) -> int:
 
 
 def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: bool = True) -> int:
-    """Return an upper limit of a process's memory for parts (bytes), including stored parts.
+    """Return an upper limit of the memory (bytes) that a process needs for parts of patches.
+
+    The limit includes the parts that the store keeps in memory.
 
     Args:
         task_bytes: largest number of bytes of all parts that a task stores; see
@@ -75,7 +77,7 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
 
 
 def too_small(boxes: Boxes, patch: Zyx) -> str:
-    """Return a phrase about axes along which tasks are smaller than a patch; "" if there are none.
+    """Return a phrase that names the axes along which tasks are smaller than a patch, or "".
 
     Tasks that are smaller than a patch do not exchange parts: a patch could touch three or more of
     these tasks along an axis, but a task exchanges parts only with its 26 direct neighbours. An

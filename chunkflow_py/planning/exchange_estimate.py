@@ -106,8 +106,8 @@ class Gain:
         duration: duration of the step. It does not include the transfers if *transfer_s* is not
             known.
         hours: working hours of all machines together.
-        cost: cost at the on-demand price, or at the price that the user gives.
-        spot: cost at the spot price.
+        cost: cost in dollars at the on-demand price, or at the price that the user gives.
+        spot: cost in dollars at the spot price.
     """
 
     saved_s: float
