@@ -2,7 +2,8 @@
 
 `chunkflow_py.pipeline.forecast` adds the memory of other operators of the pipeline, and of other
 tasks that are in memory at the same time. The table lists what needs memory, and whether the memory
-is that of the host or of the device (GPU):
+is that of the host or of the device (GPU). In the table, "engine" means the sums and weights of
+blending, and "batches" means the buffers that contain input patches:
 
 | purpose                   | without a GPU | with a GPU       |
 |---------------------------|---------------|------------------|
@@ -77,8 +78,8 @@ class Workload:
         backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime``.
         divisor: three numbers of voxels, zyx. Patch sizes must be multiples of these numbers.
             ``None`` if unknown.
-        other_bytes: memory that the other operators of the pipeline need for chunks of
-            *output_size*.
+        other_bytes: memory, in bytes, that the other operators of the pipeline need if their chunks
+            have the size *output_size*.
         resident_bytes: memory that this process uses now, including network weights in host
             memory.
     """
@@ -146,7 +147,7 @@ class MemoryEstimate:
         return sum(self.device.values())
 
     def __str__(self) -> str:
-        """Format the totals of host and GPU memory and their parts in one line."""
+        """Return one line of text: total and purposes of the host memory and of the GPU memory."""
         line = " and ".join(
             f"{describe_bytes(sum(parts.values()))} of {name} memory ("
             + ", ".join(f"{part} {describe_bytes(size)}" for part, size in parts.items() if size)
@@ -274,7 +275,7 @@ _NEARLY = 0.9  # part of the available memory above which to warn
 def check_fits(
     expected: MemoryEstimate, host_available: int | None = None, device_available: int | None = None
 ) -> None:
-    """Refuse a run that does not fit into memory; warn if it needs more than 90 % of the memory.
+    """Refuse a run that does not fit into memory; warn if a run needs more than 90 % of it.
 
     Args:
         expected: estimate of the memory needed.
@@ -309,7 +310,7 @@ def largest_batch(
     The result is at most the batch size of *workload*.
 
     Args:
-        workload: what the memory is needed for.
+        workload: quantities that decide how much memory is needed.
         host_available: see `check_fits`.
         device_available: see `check_fits`.
     """
@@ -325,7 +326,7 @@ def smaller_batch(batch_size: int, estimated: int | None = None) -> int | None:
 
     Args:
         batch_size: batch size that did not fit into memory.
-        estimated: result of `largest_batch`, if known.
+        estimated: result of `largest_batch`; ``None`` if unknown.
     """
     if batch_size <= 1:
         return None

@@ -40,7 +40,7 @@ class Activations:
     exact: bool = True
 
     def scaled(self, voxels: int) -> Activations:
-        """Return the activations of a batch of *voxels* voxels, scaled in proportion to voxels."""
+        """Estimate the memory for a batch of *voxels* voxels, in proportion to their number."""
         if voxels == self.voxels:
             return self
         return Activations(self.peak_bytes * voxels // max(1, self.voxels), voxels, exact=False)

@@ -2,7 +2,8 @@
 
 `uint8` says whether values can be stored as uint8. The last columns say what happens when the
 output for a flipped or transposed patch is mapped back. Each value moves with its voxel; "also"
-names a change in addition to this move:
+names a change in addition to this move. A link joins two neighbouring voxels. The affinity of the
+link is stored at one of them, and must move to the other voxel after a flip:
 
 | kind          | values    | channels | uint8 | flip along an axis     | swap of y and x         |
 |---------------|-----------|----------|-------|------------------------|-------------------------|

@@ -99,7 +99,7 @@ class NetworkSource:
         return None if self.is_program else run_model_file(self.model)
 
     def load(self, module: ModuleType | None, device: torch.device) -> Any:
-        """Return the network with its weights; an exported program on *device*, others on the CPU.
+        """Return the network with its weights, on the CPU; only an exported program is on *device*.
 
         Args:
             module: result of `run_file`.

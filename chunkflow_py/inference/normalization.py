@@ -269,7 +269,7 @@ class ChannelStatistics:
     Attributes:
         mean: mean of all voxels, or ``None`` if the file lacks it.
         std: standard deviation of all voxels, or ``None`` if the file lacks it.
-        percentiles: voxel values by percentile, 0 to 100.
+        percentiles: dict from the percentile (0 to 100) to the voxel value.
     """
 
     mean: float | None = None
@@ -280,7 +280,7 @@ class ChannelStatistics:
         """Return the numbers to subtract and to divide by, for ``zscore``.
 
         Args:
-            where: channel and file, for messages.
+            where: text that names the channel and the file, for messages.
 
         Raises:
             OptionError: mean or standard deviation is missing, or the standard deviation is not
@@ -302,7 +302,7 @@ class ChannelStatistics:
         """Return the numbers to subtract and to divide by, which map two percentiles to 0 and 1.
 
         Args:
-            where: channel and file, for messages.
+            where: text that names the channel and the file, for messages.
             percentiles: the lower and the upper percentile, 0 to 100.
 
         Raises:
@@ -351,7 +351,9 @@ def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
 
 
 def read_foreground(path: str) -> BoundingBox | None:
-    """Return the box of all voxels other than 0 from a statistics file; ``None`` if not stated.
+    """Return the box ``foreground`` of a statistics file; ``None`` if the file has none.
+
+    The box is the smallest that contains all voxels other than 0, in voxels of the image.
 
     Raises:
         OptionError: the file is not a statistics file, or ``foreground`` is not a box such as

@@ -185,7 +185,8 @@ def converted(
         settings: engine settings, which decide activation, mask and dtype of the output.
         values: means, (c, z, y, x) float32. They are overwritten. If no conversion is needed, this
             array is returned.
-        share: `BlendedRegion.share`. Values are multiplied by the share after the activation.
+        share: `BlendedRegion.share`, (z, y, x). The values are multiplied by the share after the
+            activation, because patches on which the network was not run count as zeros.
     """
     clamped = values.new_zeros((), dtype=torch.int64)
     if settings.activate == "after":

@@ -17,8 +17,8 @@ result are the same with and without parts.
 
 Each part has a key, a digest of two things: the input of the patch, as the network receives it, and
 the *identity* of the computation (network, weights, compute profile, batch size and so on). A task
-computes a patch itself if the part is missing, damaged or late, or if the part has another key than
-the task expects. A task never waits until another task has computed a patch.
+computes a patch itself if the part is missing, is damaged, is not read in time, or has another key
+than the task expects. A task never waits until another task has computed a patch.
 
 The task that computes a patch is the producer of its parts, and a task that uses a part is a
 consumer. All parts of one producer for one consumer are stored as one object when the producer
@@ -89,7 +89,9 @@ class PartsError(ValueError):
     """Stored parts cannot be used.
 
     Attributes:
-        kind: the reason: `DAMAGED`, `FOREIGN`, `MISPLACED` or `UNREADABLE`.
+        kind: the reason. `DAMAGED`: incomplete or changed bytes. `FOREIGN`: computed with another
+            network, compute profile, batch size or input. `MISPLACED`: not on the voxels that the
+            patch shares with the task. `UNREADABLE`: too long, or the store failed.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -248,7 +250,8 @@ class PartStore(Protocol):
     Attributes:
         identity: text that must be equal for two tasks that exchange parts, such as the hash of a
             run's step.
-        connections: useful number of concurrent reads; 0 if reading takes no time.
+        connections: number of reads to run at the same time; 0 if reads take no time, so that no
+            threads are needed.
         most_bytes: limit of the memory for objects in the store, in bytes.
         must_save_time: whether the exchange must end if it takes more time than it saves.
         writes: number, bytes and time of the writes to the store.
@@ -443,7 +446,7 @@ class PatchExchange:
         return None
 
     def refuse(self, consumer: str, producer: str, error: PartsError) -> None:
-        """Count an object or part that cannot be used, and warn once."""
+        """Count an object or part that cannot be used; warn only the first time."""
         with self._lock:
             self.counts.refused[error.kind] += 1
         self._warn(
@@ -453,9 +456,9 @@ class PatchExchange:
         )
 
     def copied(self, values: torch.Tensor) -> tuple[torch.Tensor, Mark | None]:
-        """Start to copy values to the host; return the copy, and a mark for its completion.
+        """Start to copy values from the device to the host; return the copy and a mark.
 
-        The mark is ``None`` if the copy is already complete.
+        The mark is reached when the copy is complete, or ``None`` if it is complete already.
         """
         if not self._device.asynchronous:
             return values.clone(memory_format=torch.contiguous_format), None
@@ -634,7 +637,7 @@ class TaskExchange:
 
     @property
     def label(self) -> str:
-        """Name under which this task stores parts: 8 digits of the identity, then the task name."""
+        """Name under which this task stores parts: 8 digits of *identity*, then the name."""
         return self._labelled(self.name)
 
     def shared(self, patch: BoundingBox) -> Iterable[str]:

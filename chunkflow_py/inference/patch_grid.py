@@ -201,7 +201,7 @@ class PatchGrid:
 
     @cached_property
     def starts(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """First voxels of the output patches along z, y and x."""
+        """Positions, in increasing order, at which output patches start along z, y and x."""
         result = []
         for axis in range(3):
             first, last = self.cover.start[axis], self.cover.stop[axis]
@@ -218,7 +218,7 @@ class PatchGrid:
         return result[0], result[1], result[2]
 
     def touching(self, box: BoundingBox) -> tuple[range, range, range]:
-        """Return the ranges of patch numbers, along z, y and x, of patches that intersect *box*."""
+        """Return the indices, along z, y and x, of the output patches that intersect *box*."""
         z, y, x = (self._touching(axis, box.start[axis], box.stop[axis]) for axis in range(3))
         return z, y, x
 
@@ -252,7 +252,7 @@ class PatchGrid:
         return every - inside
 
     def shared(self, box: BoundingBox, other: BoundingBox) -> tuple[int, int]:
-        """Return two counts: output patches that touch both boxes, and their voxels in *box*.
+        """Count the output patches that touch both boxes, and their voxels in *box*.
 
         A voxel in several patches is counted once for each patch.
         """
@@ -278,7 +278,7 @@ class PatchGrid:
         return BoundingBox(low, last + self.geometry.output_patch_size)
 
     def input_box(self, patch: BoundingBox) -> BoundingBox:
-        """Return the box of the input patch of an output patch; may reach beyond the domain."""
+        """Return the box of an output patch's input patch, which may reach beyond the domain."""
         return patch.grow(self.geometry.margin)
 
     def required_input(self, box: BoundingBox) -> BoundingBox:

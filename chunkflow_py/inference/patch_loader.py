@@ -89,7 +89,7 @@ class PatchSource:
 
     Attributes:
         data: (c, z, y, x), any real dtype.
-        box: position of *data*, global voxels.
+        box: box that *data* covers, global voxels.
         grid: grid of the patches, with their padding outside the domain.
         target: output box, global voxels. Patches that touch this box are loaded.
         scale: function that receives two arrays (c, z, y, x). It normalises the voxels of the first
@@ -195,7 +195,7 @@ def _by_all_threads(scale: Scale, source: NDArray[Any], place: NDArray[np.float3
 def sample(patches: PatchSource, batch_size: int) -> list[torch.Tensor]:
     """Return batches of a few normalised patches whose voxels are not all equal.
 
-    A sample of the patches in *patches* is searched.
+    Only some of the patches of the source *patches* are examined.
 
     Returns:
         Batches of (batch_size, c, z, y, x) float32, padded with zeros; an empty list if there is no
@@ -241,7 +241,7 @@ class PatchLoader:
         self._thread = device.thread("gather") if ahead else None
 
     def open(self, patches: PatchSource) -> Batches:
-        """Return the batches of *patches*; batches of earlier sources are filled first."""
+        """Return the batches of a source of patches; sources are processed in order."""
         stop = Event()
         batches = self._filled(patches, stop)
         if self._thread is None:
@@ -303,7 +303,6 @@ class PatchLoader:
         return batch
 
     def _take(self, stop: Event) -> _Buffer:
-        """Return a buffer that is no longer read."""
         while not stop.is_set():
             try:
                 buffer = self._free.get(timeout=_POLL_S)
@@ -325,7 +324,6 @@ def _exchanged(patches: PatchSource, step: Step, place: NDArray[np.float32]) -> 
 
 
 def _pass_on(batches: Iterator[Batch], ready: Ready) -> None:
-    """Put all batches into *ready*, then ``None`` or the error."""
     end: BaseException | None = None
     try:
         for batch in batches:
@@ -336,7 +334,6 @@ def _pass_on(batches: Iterator[Batch], ready: Ready) -> None:
 
 
 def _taken(ready: Ready) -> Iterator[Batch]:
-    """Yield the batches that `_pass_on` puts into *ready*."""
     while isinstance(item := ready.get(), Batch):
         yield item
     if item is not None:
@@ -344,7 +341,7 @@ def _taken(ready: Ready) -> Iterator[Batch]:
 
 
 class Batches:
-    """The batches of one run, in order; must be closed."""
+    """The batches of one `PatchSource`, in order; call `close` after the last batch."""
 
     def __init__(self, batches: Iterator[Batch], stop: Event, free: SimpleQueue[_Buffer]) -> None:
         self._batches, self._stop, self._free = batches, stop, free

@@ -45,8 +45,9 @@ class Placement:
         patch_num: number of patches that the chunk must contain, zyx (an option of chunkflow 1.x).
         mask_output_chunk: do not drop the overlap at the boundaries of the box that the patches
             cover (an option of chunkflow 1.x).
-        outline: boxes, volume and voxels of all tasks, if known. An error about a margin that is
-            too small then suggests a margin that suffices for all tasks.
+        outline: what is known about all tasks before the first task, such as their boxes. With
+            this knowledge, an error about a margin that is too small suggests a margin that
+            suffices for all tasks.
         needed: function that receives a box and the domain, and returns the box that later
             operators need; ``None`` if unknown.
         reported: keys of the warnings that have been logged.

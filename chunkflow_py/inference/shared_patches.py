@@ -60,7 +60,9 @@ def part_voxel_bytes(channels: int, itemsize: int = 4) -> int:
 
 
 def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: bool = True) -> int:
-    """Return an upper limit of a process's memory for parts (bytes), including stored parts.
+    """Return an upper limit of the memory (bytes) that a process needs for parts of patches.
+
+    The limit includes the parts that the store keeps in memory.
 
     Args:
         task_bytes: largest number of bytes of all parts that a task stores; see
@@ -75,7 +77,7 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
 
 
 def too_small(boxes: Boxes, patch: Zyx) -> str:
-    """Return a phrase about axes along which tasks are smaller than a patch; "" if there are none.
+    """Return a phrase that names the axes along which tasks are smaller than a patch, or "".
 
     Tasks that are smaller than a patch do not exchange parts: a patch could touch three or more of
     these tasks along an axis, but a task exchanges parts only with its 26 direct neighbours. An
@@ -106,10 +108,10 @@ def too_small(boxes: Boxes, patch: Zyx) -> str:
 
 
 def slabs_of_layers(count: Zyx, workers: int) -> list[int]:
-    """Return, for each layer of tasks, the number of the layer's slab in checkerboard order.
+    """Return, for each layer of tasks, the number of the slab that contains the layer.
 
-    A layer is all tasks with equal z. A slab is one or several layers; the tasks of a slab are sent
-    before those of the next slab.
+    A layer is all tasks with equal z. A slab is one or several layers. In checkerboard order, the
+    tasks of a slab are sent before those of the next slab.
 
     Args:
         count: number of tasks along each axis, zyx.
@@ -194,7 +196,10 @@ class SharedPatches:
 
     @cached_property
     def layers(self) -> int:
-        """Number of times that tasks look for new objects: once for each layer of their patches."""
+        """Number of times that all tasks together look for new objects.
+
+        A task looks once for each layer of its patches, which is all its patches with equal z.
+        """
         z, y, x = self.touched
         rows = [len({task for tasks in axis for task, _ in tasks}) for axis in (y, x)]
         return sum(len(tasks) for tasks in z) * prod(rows)
@@ -283,7 +288,6 @@ def _raster(z: int, y: int, x: int) -> tuple[int, int, int]:
 
 
 def _colour(z: tuple[int, int], y: int, x: int) -> tuple[int, int]:
-    """Return the slab and the colour of a task."""
     slab, parity = z
     return slab, _colours()[parity, y, x]
 

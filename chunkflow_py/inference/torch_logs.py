@@ -21,7 +21,7 @@ def quiet_torch() -> AbstractContextManager[None]:
 
 @contextmanager
 def quiet_logs(names: Iterable[str], level: int) -> Iterator[None]:
-    """Silence messages below *level* of some loggers, inside a ``with`` block.
+    """Let some loggers drop their messages below *level* inside a ``with`` block.
 
     Args:
         names: names of the loggers.

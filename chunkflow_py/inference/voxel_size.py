@@ -36,7 +36,8 @@ def check_voxel_size(
             axis accepts any voxel size, for example along z if the network takes single slices.
         data_nm: voxel size of the data, nanometres, zyx.
         mip: mip level of the data, if the data come from a pyramid.
-        levels: number and voxel size (nanometres, zyx) of each mip level of the volume, if known.
+        levels: for each mip level of the volume, a pair of its number and its voxel size
+            (nanometres, zyx); empty if unknown.
         tolerance: largest accepted difference along an axis, as a fraction of the network's voxel
             size.
 

@@ -140,7 +140,7 @@ def _speed(
 
 
 def _begun_speed(found: Observation, work: Callable[[BoundingBox | None], float]) -> _Speed | None:
-    """Return the speed of a process from the reported progress of its unfinished first task."""
+    # The speed of a process whose first task has not ended, from the reported progress.
     begun = [(name, *times) for name, times in found.begun.items() if times[2] > 0]
     if not begun or found.ready_s is None:
         return None
@@ -163,7 +163,7 @@ def _slowest(seconds: Mapping[str, float], stage_of: Mapping[str, str], ahead: i
 def mean_work(
     boxes: Boxes | None, measures: Sequence[tuple[Callable[[BoundingBox], Sequence[float]], float]]
 ) -> float:
-    """Return the mean work of a task: a weighted sum of several measures.
+    """Return the mean work of a task; the work is a weighted sum of measures of its box.
 
     Args:
         boxes: boxes of the tasks; ``None`` for a single task without a box, whose work is 1.

@@ -36,20 +36,21 @@ _ENOUGH_BYTES = 10_000_000  # a store's speed is not measured with less
 
 @dataclass(frozen=True)
 class Exchange:
-    """Exchange of patches between the tasks of a step, for one network, if no part is missing.
+    """Amounts that the tasks of a step exchange for one network.
 
-    A part is what a task stores of a patch for another task.
+    A part is what a task stores of a patch for another task. The amounts assume that every task
+    finds all parts that it can use.
 
     Attributes:
         operator: label of the inference operator.
-        computed: number of patches of all tasks together, each computed once.
-        ideal: number of patches of a single task that covers the volume.
+        computed: number of patches that all tasks together compute, each patch once.
+        ideal: number of patches that a single task for the whole volume would compute.
         written_bytes: bytes of the parts that all tasks write. All tasks read as many bytes.
         task_bytes: bytes of the parts that a task writes on average. A task reads as many bytes.
         voxel_bytes: bytes of parts that are written for each output voxel.
         objects: number of objects that all tasks write. Each object is read once.
         task_objects: number of objects that a task writes on average.
-        lists: number of list requests of all tasks together.
+        lists: number of requests of all tasks together that list objects of the store.
         peak_bytes: largest number of bytes of parts that are stored at the same time. Stored are
             the parts from finished tasks for tasks that have not begun (see
             `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`). The parts that a
@@ -72,7 +73,7 @@ class Exchange:
 
     @property
     def recomputation(self) -> float:
-        """Computed patches, divided by the patches that one task of the whole volume would need."""
+        """The number *computed*, divided by the number *ideal*."""
         return self.computed / max(1, self.ideal)
 
 
@@ -105,8 +106,8 @@ class Gain:
         duration: duration of the step. It does not include the transfers if *transfer_s* is not
             known.
         hours: working hours of all machines together.
-        cost: cost at the on-demand price, or at the price that the user gives.
-        spot: cost at the spot price.
+        cost: cost in dollars at the on-demand price, or at the price that the user gives.
+        spot: cost in dollars at the spot price.
     """
 
     saved_s: float
@@ -243,7 +244,10 @@ def store_speed(
 
 
 def exchange_protocol(reads: Sequence[Transfer], writes: Sequence[Transfer]) -> str | None:
-    """Return the protocol of the output's store, in which the parts are assumed to be stored."""
+    """Return the protocol of the store of the output, such as ``s3``.
+
+    The parts are assumed to be in the same store.
+    """
     return next((each.protocol for each in (*writes, *reads)), None)
 
 

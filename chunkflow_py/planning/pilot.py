@@ -87,13 +87,14 @@ class Observation:
         ahead: number of tasks that were prefetched per stage.
         tasks: measurements of the tasks that have ended.
         peak_bytes: peak host memory of the process in bytes.
-        parts: estimated bytes of host memory, by purpose.
+        parts: dict from a purpose, such as weights, to the estimated bytes of host memory.
         unknown: names of operators whose memory is not fully estimated.
         device_bytes: estimated GPU memory in bytes.
         devices: names of the devices on which the networks ran.
-        begun: progress of each operator on the first task, by operator name. The three numbers are
-            the time at which the operator started, the time of its latest report, and the completed
-            share at that report. Times are in seconds since the start of the process.
+        begun: three numbers for each operator that has started its first task, by operator name:
+            the time at which the operator started, the time of its latest progress report, and the
+            share of the task that it had then done. Times are in seconds since the start of the
+            process.
         traffic: three numbers of bytes for each loader, by loader name. The first is the size of
             the fetched blocks as stored, the second their size after decoding, and the third the
             size of the voxels that tasks requested.
@@ -198,7 +199,7 @@ def run_pilots(
 
 
 def note_peak(pid: int, found: Observation) -> None:
-    """Set ``found.peak_bytes`` to the peak memory of the process *pid*, if it still runs."""
+    """Store the peak memory of process *pid* as ``found.peak_bytes``, if the process still runs."""
     with suppress(OSError, ValueError, IndexError):
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
         peak = 1024 * int(status.partition("VmHWM:")[2].split(maxsplit=1)[0])

@@ -294,7 +294,7 @@ class _Planner:
 
     @property
     def _limit(self) -> int:
-        """Memory of a machine of the run in bytes."""
+        """Memory of one machine of the run, in bytes."""
         if self.settings.memory_bytes is not None:
             return self.settings.memory_bytes
         if self.instance is not None:

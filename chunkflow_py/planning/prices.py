@@ -97,7 +97,8 @@ class Cost:
         egress: cost of reading the input from another cloud; not part of the total cost.
         cross_region: cost of reading the input from another region of the same cloud; not part of
             the total cost.
-        stored_bytes: size of the output in a cloud; compressed, if the pilot measured this size.
+        stored_bytes: size of the output that is stored in a cloud. It is the compressed size if the
+            pilot measured it, else the uncompressed size.
         assumed: assumptions on which the cost is based, as text.
     """
 

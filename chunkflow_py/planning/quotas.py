@@ -95,7 +95,7 @@ def message_use(fleet: Fleet, window: int, task_s: float | None) -> QuotaUse:
 
     Args:
         fleet: numbers of machines and worker processes.
-        window: number of tasks in the pipeline of a worker process at the same time.
+        window: number of tasks that a worker process has in its pipeline at the same time.
         task_s: duration of a task in seconds; ``None`` if it is not known.
     """
     amount = fleet.machines * held_tasks([window] * fleet.processes, task_s)

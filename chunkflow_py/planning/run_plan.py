@@ -93,7 +93,7 @@ class Memory:
         bytes: peak host memory in bytes, measured or estimated.
         how: text that says where *bytes* comes from, such as ``estimated``.
         estimated_bytes: estimated host memory in bytes, the sum of *parts*.
-        parts: estimated bytes of host memory, by purpose.
+        parts: dict from a purpose, such as weights, to the estimated bytes of host memory.
         unknown: names of operators whose memory is not fully estimated.
         device_bytes: estimated GPU memory in bytes; 0 without a GPU.
     """

@@ -115,8 +115,9 @@ class Patches:
 
     Attributes:
         operator: label of the inference operator.
-        computed: number of patches of all tasks together.
-        ideal: number of patches of a single task that covers the volume.
+        computed: number of patches that all tasks together compute; a patch that two tasks compute
+            counts twice.
+        ideal: number of patches that a single task for the whole volume would compute.
         of_task: numbers of patches of a task in the middle of the plan, along each axis, zyx.
         input_voxels: number of voxels of an input patch.
         amplification: voxels that the network computes per output voxel.
@@ -155,12 +156,12 @@ class Patches:
 
     @property
     def recomputation(self) -> float:
-        """Computed patches, divided by the patches that one task of the whole volume would need."""
+        """The number *computed*, divided by the number *ideal*."""
         return self.computed / max(1, self.ideal)
 
 
 def total(boxes: Boxes, measure: Measure) -> float:
-    """Return the sum of an amount over all boxes.
+    """Return the sum over all boxes of an amount, such as the number of voxels.
 
     The amount for a box is the product of the three numbers that *measure* returns for this box.
 
@@ -283,7 +284,7 @@ def _count(box: BoundingBox, unit: Zyx, origin: Zyx) -> Zyx:
 
 
 def _covered(boxes: Boxes, bounds: BoundingBox | None) -> BoundingBox:
-    """Return the smallest box around all tasks, clipped to *bounds*."""
+    """Return the smallest box that contains all tasks, clipped to *bounds*."""
     region = hull_of(boxes)
     return _inside(region or boxes[0], bounds)
 
@@ -340,7 +341,7 @@ def _written(stage: Operator, outline: Outline) -> Transfer | None:
 def _where(
     saver: VolumeSaver, outline: Outline, boxes: Boxes
 ) -> tuple[BoundingBox | None, Zyx | None, bool]:
-    """Return bounds and write unit of an output volume, and whether the unit is fixed.
+    """Return three values: bounds and write unit of the output, and whether the unit is fixed.
 
     The write unit, a block or shard, is fixed if the volume or an option sets it.
     """

@@ -105,7 +105,7 @@ def better_task_size(
     other = fixed_bytes + rest - found.of(now).memory_bytes
 
     def best_size(sizes: TaskSizes) -> tuple[Zyx, int] | None:
-        """Return the best size that fits in memory, and the bytes that a process needs for it."""
+        """Return the best size that fits in memory, and the bytes that a process then needs."""
         kept = 0
         for _ in range(2):  # kept blocks depend on the size; pass 2 uses those of pass 1
             try:
@@ -206,7 +206,6 @@ def _unit(writes: Sequence[Transfer]) -> Zyx:
 
 
 def _task_sizes(pipeline: Pipeline, writes: Sequence[Transfer]) -> TaskSizes | None:
-    """Return the possible task sizes of a pipeline, or ``None`` if it has no suitable network."""
     import numpy as np
 
     from chunkflow_py.inference.task_size import TaskSizes

@@ -395,10 +395,6 @@ class _Search:
         self.on_measured(measurement)
 
     def _ask(self, task: str, candidate: Candidate, limit_s: float) -> dict[str, Any]:
-        """Run *task* in a process, and return the results that the process sent.
-
-        If the process failed or reached the time limit, the results contain a ``failure``.
-        """
         name = "-".join(map(str, candidate.input_patch_size))
         request = self.request | {
             "task": task,

@@ -238,7 +238,7 @@ def _peak_memory(device: torch.device, free_before: int) -> int:
 
 
 def _total_memory(device: torch.device) -> int:
-    """Return the total memory in bytes: of the GPU, or of the host or container for a CPU."""
+    """Return the total memory of the GPU in bytes; for a CPU, that of the host or container."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

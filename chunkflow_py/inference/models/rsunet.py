@@ -61,7 +61,7 @@ class RSUNet(nn.Module):
     - Skip connections are summed, not concatenated, so encoder and decoder have equally many
       feature maps at each resolution.
     - The default is for thick sections: pooling and the first and last convolution work only in
-      plane. The variant ``isotropic`` has pooling (2, 2, 2) and embedding (5, 5, 5).
+      the plane of y and x. The variant ``isotropic`` has pooling (2, 2, 2) and embedding (5, 5, 5).
     - Upsampling is linear, followed by a 1x1x1 convolution, because a transposed convolution would
       cause a checkerboard pattern.
     - BatchNorm uses stored statistics in evaluation mode, so the value of a voxel depends only on
@@ -93,7 +93,7 @@ class RSUNet(nn.Module):
             in_channels: number of channels of the image.
             out_channels: number of channels of the output; 3 for affinities x, y, z.
             widths: number of feature maps at each resolution, finest first.
-            pooling: factor between the voxel sizes of two resolutions, zyx.
+            pooling: factors, zyx, by which the voxels grow from one resolution to the next.
             embedding: kernel size of the first and the last convolution, voxels, zyx; odd numbers.
             norm: kind of normalisation layers: ``batch``, ``instance`` or ``none``.
             sigmoid: apply a sigmoid at the end; if false, the network returns logits.

@@ -112,7 +112,7 @@ class Bundle:
 
         Raises:
             ModelError: a transform or the inferer is not supported; the message names the field.
-            OptionError: a name in *skipped* is not that of a transform of the bundle.
+            OptionError: a name in *skipped* is not the name of a transform of the bundle.
         """
         root = self._document.root
         lists = {}
@@ -147,8 +147,8 @@ class Bundle:
 
         Args:
             trust_weights: unpickle all objects in the weight file, even those that can run code.
-            orientations: orientation code that the network expects, such as ``RAS``, and the code
-                of the x, y and z axes of the image (default: the codes are equal).
+            orientations: two orientation codes, such as ``RAS``: the code that the network expects,
+                and the code of the image's axes x, y and z (default: the codes are equal).
 
         Raises:
             ModelError: the network cannot be made, or the weights do not match the network.

@@ -49,7 +49,7 @@ class ConfigField:
         return self._document.followed(inside, path)
 
     def __iter__(self) -> Iterator[ConfigField]:
-        """Yield each item of the list as a field; yield nothing if the list does not exist."""
+        """Yield the items of this field, a list, as fields; nothing if the field is missing."""
         if self.value is not None and not isinstance(self.value, list):
             self.refuse("it must be a list")
         return iter([self[i] for i in range(len(self.value or []))])
@@ -60,13 +60,13 @@ class ConfigField:
 
     @property
     def target(self) -> str:
-        """Class that ``_target_`` names, without modules; empty if there is no ``_target_``."""
+        """Name of the class in ``_target_``, without modules; empty if there is no ``_target_``."""
         name = self.value.get("_target_") if isinstance(self.value, dict) else None
         return name.rpartition(".")[2] if isinstance(name, str) else ""
 
     @property
     def is_disabled(self) -> bool:
-        """Whether the config switches this object off."""
+        """Whether ``_disabled_`` is true, which switches off the object in this field."""
         return self["_disabled_"].boolean(default=False)
 
     def refuse(self, why: str) -> NoReturn:
@@ -124,7 +124,7 @@ class ConfigField:
         return (self.number(),)
 
     def names(self) -> tuple[str, ...]:
-        """Return the value, a string or a list of strings, as a tuple; empty if there is none."""
+        """Return the value, one string or a list, as a tuple; empty if the field does not exist."""
         if isinstance(self.value, list):
             return tuple(item.text() for item in self)
         return (self.text(),) if self else ()
@@ -139,7 +139,7 @@ class ConfigField:
         return found[1]
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of an object, as plain values."""
+        """Return the constructor arguments of the object in this field, as plain values."""
         if not isinstance(self.value, dict):
             self.refuse("it must be an object with _target_ and arguments")
         return {key: self[key].plain() for key in self.value if key not in _RESERVED}
@@ -193,7 +193,7 @@ class ConfigDocument:
         return ConfigField(self._content, "", self)
 
     def followed(self, value: Any, path: str) -> ConfigField:
-        """Return a field with *value*; a reference is replaced by the value to which it leads.
+        """Return a field with *value*; a reference is replaced by the value to which it refers.
 
         Args:
             value: value in the config.

@@ -125,7 +125,7 @@ class BundleFiles:
         return file
 
     def checksum(self, *names: str) -> str:
-        """Return the SHA-256 of the joined content of files, as 64 hexadecimal digits."""
+        """Return one SHA-256 of the files *names*, joined in this order; 64 hexadecimal digits."""
         digest = hashlib.sha256()
         for name in names:
             for block in self._blocks(name, _MODEL_BYTES):

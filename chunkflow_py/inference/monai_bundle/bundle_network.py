@@ -37,7 +37,7 @@ WeightsKind = Literal["state_dict", "torchscript"]
 
 
 class BundleNetwork(torch.nn.Module):
-    """Wraps a network with MONAI's order of axes; takes and returns (n, c, z, y, x)."""
+    """Makes a network whose axes have MONAI's order take and return (n, c, z, y, x)."""
 
     def __init__(self, network: torch.nn.Module, axes: NetworkAxes, bundle: str) -> None:
         """Wrap *network*, whose spatial axes are *axes*."""
@@ -136,7 +136,9 @@ def network_class(definition: ConfigField) -> tuple[str, str]:
 def load_network(
     kind: WeightsKind, definition: ConfigField, files: BundleFiles, *, trust_weights: bool
 ) -> torch.nn.Module:
-    """Return the network with its weights, on the CPU, in evaluation mode, with MONAI's axes.
+    """Return the network with its weights, on the CPU, in evaluation mode.
+
+    The spatial axes of its input and output have the order that MONAI uses, not z, y, x.
 
     Raises:
         MissingExtraError: the class of the network is in MONAI, and MONAI is not installed.

@@ -31,7 +31,7 @@ class NetworkAxes(NamedTuple):
     flipped: tuple[bool, bool, bool] = (False, False, False)
 
     def zyx(self, numbers: Sequence[float]) -> tuple[float, float, float]:
-        """Reorder *numbers* from the order of the network's axes to the order z, y, x."""
+        """Return *numbers*, which has one item for each network axis, in the order z, y, x."""
         found = [0.0, 0.0, 0.0]
         for source, number in zip(self.sources, numbers, strict=True):
             found[source] = number
@@ -44,7 +44,7 @@ def is_orientation(code: str) -> bool:
 
 
 def network_axes(wanted: str | None, image: str | None) -> NetworkAxes:
-    """Return how the axes of a network follow from those of a patch.
+    """Return which axis of a patch each axis of a network is, and whether it is flipped.
 
     Args:
         wanted: code of the orientation that the network expects; ``None`` if the network takes

@@ -145,8 +145,8 @@ class StatisticsNeed:
         method: ``zscore`` or ``percentile``.
         percentiles: for ``percentile``, the percentile that is mapped to 0 and the percentile that
             is mapped to 1.
-        joint: whether the statistics are those of all channels together.
-        nonzero: whether the statistics are only of voxels that are not 0.
+        joint: whether all channels share one set of statistics. If false, each channel has its own.
+        nonzero: whether the statistics leave out voxels that are 0.
     """
 
     transform: str
@@ -250,7 +250,7 @@ class Postprocessing:
 
     Attributes:
         activation: activation that is applied to the blended output.
-        argmax: whether the result is the index of the channel with the largest value.
+        argmax: whether each voxel of the result is the index of the channel with the largest value.
     """
 
     activation: Activation = "none"

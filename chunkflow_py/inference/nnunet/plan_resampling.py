@@ -8,8 +8,9 @@ network    25 voxels of 1.48 mm   |--|--|--|--|-- …       plan: 1.5 mm; round(
 The number of voxels is rounded, so the ratio of the voxel sizes is 37 / 25, not 1.5. The image is
 normalised first, and then interpolated by cubic splines. Logits are interpolated linearly. Neither
 the image nor the logits are smoothed. If voxels are much longer along one axis than along the
-others, each section across this axis is resampled in 2D, and along the axis the nearest section is
-used. The function `resample_data_or_seg_to_shape` of nnU-Net 2.8 does the same.
+others, each slice perpendicular to this axis is resampled in 2D. Along this axis, no values are
+interpolated: the nearest slice is used. The function `resample_data_or_seg_to_shape` of nnU-Net 2.8
+does the same.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class PlanResampling:
         path: path of the model, for messages.
         voxel_size_nm: voxel size of the training, nanometres, zyx; ``None`` along an axis that is
             not resampled.
-        entries: the configuration in ``plans.json``, which names resampling functions and orders.
+        entries: the configuration in ``plans.json``, which names resampling functions and
+            the orders of splines.
     """
 
     path: str = field(compare=False)

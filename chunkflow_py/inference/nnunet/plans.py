@@ -181,11 +181,11 @@ class Plan:
             say that sizes are in millimetres.
         channels: names of the input channels.
         divisor: three numbers of voxels, zyx. Patch sizes must be multiples of these numbers. Each
-            number is the product of the strides of all stages of the network along the axis.
+            number is the product of all strides of the network along the axis.
         output_channels: number of output channels.
         region_labels: if the output channels are overlapping regions, the label of each region. A
-            voxel in several regions gets the label of the last of these regions. Empty if the
-            channels are exclusive labels.
+            voxel in several regions gets the label of the region that is last in this list. The
+            list is empty if the channels are exclusive labels.
         architecture: name of the network's class.
         arguments: keyword arguments of this class, as JSON values.
         imported: keys of *arguments* whose value is the name of a class of PyTorch.

@@ -73,7 +73,7 @@ class TrainedModel:
         """Return the network, which maps a normalised batch to logits, both (n, c, z, y, x).
 
         Args:
-            mirror: average the logits over mirror images of the patch, along `mirror_axes`.
+            mirror: whether to average the logits over mirror images along `mirror_axes`.
 
         Raises:
             MissingExtraError: dynamic-network-architectures is not installed.

@@ -254,7 +254,7 @@ def policy_of(address: str) -> Policy:
 
 
 def areas_of(place: str) -> list[Area]:
-    """Return the cloud objects that belong to an address in a spec; empty for local addresses."""
+    """Return the objects in the cloud to which an address refers; empty for local addresses."""
     name, level, _ = place.partition(_LEVEL)
     if not _is_cloud(name):
         return []
@@ -282,7 +282,7 @@ def _declared_places(spec: Spec, key: str) -> Iterator[str]:
 
 
 def _mentioned(spec: Spec) -> Iterator[str]:
-    """Yield all cloud addresses in the options of all steps, even if no operator declares them."""
+    # All cloud addresses in the options: an operator may use an address without declaring it.
     values: list[Any] = []
     for stage in spec.steps:
         values += [*stage.source, *(options for _, options in stage.options)]

@@ -42,7 +42,7 @@ class Finding:
             object.__setattr__(self, name, shown)
 
     def __str__(self) -> str:
-        """Return the finding as a line of the report that begins with the level."""
+        """Return the finding as a line that begins with ``ok``, ``note`` or ``problem``."""
         return f"{self.level:7}  {self.check}: {'; '.join(filter(None, (self.text, self.remedy)))}"
 
     def to_json(self) -> dict[str, str]:

@@ -125,7 +125,6 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
 
 
 def _caches() -> dict[str, Path]:
-    """Return the folders of the caches that are kept after a process ends, by description."""
     from chunkflow_py.inference.backends.conversion_cache import cache_folder as converted
     from chunkflow_py.run.run_directory import cache_folder as files
 

@@ -143,7 +143,6 @@ def _try(scheme: str, rest: str, shown: str) -> Finding:
 
 
 def _remove(scheme: str, own: str) -> None:
-    """Remove the temporary queue, even if only a part of it exists."""
     if scheme == "sqs":
         for suffix in ("", "-dead"):
             place = SqsAddress.of(f"{own}{suffix}")
@@ -160,7 +159,7 @@ def _remove(scheme: str, own: str) -> None:
 
 
 def clock_of(url: str) -> str | None:
-    """Return the address of a queue's server, for `check_clock`; ``None`` without a server."""
+    """Return the address of a queue's server, for `check_clock`; ``None`` if it has none."""
     try:
         scheme, rest = address_of(url)
         if scheme != "sqs":
