@@ -147,7 +147,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """How segments get their ids; ``None`` if ids are unique only in a chunk."""
+        """Method that makes the segments; ``None`` if ids are unique only in a chunk."""
         from chunkflow_py.volume.labelling import Labelling
 
         is_global = self.numbering is not None and self.numbering.makes_global
@@ -156,7 +156,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """C++ text of the scoring function; empty if the operator compiles no such function."""
+        """C++ code of the scoring function that the operator compiles, or an empty tuple."""
         return score_code(self.settings) if self.offsets is None else ()
 
     def __call__(self, task: Task) -> Task:
