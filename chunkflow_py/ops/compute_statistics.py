@@ -6,8 +6,8 @@ Each task stores its histograms as one small object below --statistics-path: one
 section (z) or, with --whole, one for the whole task. `chunkflow sum-statistics URL` combines the
 objects, prints count, mean, standard deviation and percentiles of the volume, and writes the file
 for `inference --normalize-statistics`. `normalize-contrast --levels URL` uses the histograms of the
-sections. If a task is killed
-and runs again, its voxels are counted once. The margin around a task's box is not counted.
+sections. If a task is killed and runs again, its voxels are counted once. The margin around a
+task's box is not counted.
 
 For integers, each value has its own bin, so all results are exact. Floating-point values are
 counted in bins of equal width between the limits of --range (0 and 1 for probability and affinity
