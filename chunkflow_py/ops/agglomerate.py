@@ -133,7 +133,7 @@ class Agglomerator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """If ids must be unique in the volume, check that the tasks allow unique ids."""
+        """If ids must be unique in the volume, check that the grid of tasks makes this possible."""
         if self.numbering:
             self.numbering.prepare(outline)
 

@@ -106,7 +106,7 @@ class ContrastNormalizer(OperatorBase):
         options: arguments of `normalize_contrast` except the levels.
         levels: histograms of whole slices, for all tasks. With ``None``, the histograms are
             computed from each chunk.
-        cut_remedy: advice if the result depends on how the volume is divided; else ``None``.
+        cut_remedy: advice to log if the result depends on how the volume is divided, else ``None``.
     """
 
     options: dict[str, Any]
