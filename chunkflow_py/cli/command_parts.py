@@ -76,7 +76,7 @@ def check_source_first(commands: Sequence[Operator | Source | Subcommand]) -> No
 
 
 def operators_of(commands: Sequence[Operator | Source | Subcommand]) -> Iterator[Operator]:
-    """Yield the operators of a pipeline, and the operator that a source applies to its tasks."""
+    """Yield all operators of a pipeline, including one that its source applies to the tasks."""
     for command in commands:
         if isinstance(command, Operator):
             yield command

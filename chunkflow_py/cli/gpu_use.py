@@ -33,7 +33,7 @@ class GpuWatch:
     """Background thread that polls nvidia-smi, if it is installed.
 
     Attributes:
-        now: utilisation of each GPU at the last poll; empty without a GPU.
+        now: utilisation of each GPU at the most recent poll. If there is no GPU, the list is empty.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class GpuWatch:
         self._ended.set()
 
     def text(self) -> str:
-        """Return the utilisation of all GPUs as one text; empty without a GPU."""
+        """Return one text on the utilisation of all GPUs; without a GPU, the text is empty."""
         busy = [f"{use.busy:.0%}" for use in self.now if use.busy is not None]
         if not busy:
             return ""
@@ -68,7 +68,7 @@ class GpuWatch:
 
 
 def gpu_use() -> list[GpuUse]:
-    """Return the utilisation of each GPU that this process may use; empty without a GPU."""
+    """Return the utilisation of each GPU that this process may use, as a list."""
     import subprocess  # not needed without a GPU
 
     fields = "index,uuid,utilization.gpu,memory.used,memory.total"

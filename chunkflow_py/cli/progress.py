@@ -257,7 +257,7 @@ class PipelineProgress(Progress):
         return sum(hooks.network_seconds for hooks in self._networks)
 
     def outside_network(self) -> float | None:
-        """Return the share of the elapsed time without a running neural network, if known."""
+        """Return the share of the elapsed time in which no neural network ran, if known."""
         network_s = self.network_s
         if network_s is None or not self.elapsed_s:
             return None
@@ -393,7 +393,7 @@ class WorkerProgress(Progress):
         return left / pace if left and pace else None
 
     def outside_network(self) -> float | None:
-        """Return the share of the processes' time without a running neural network, if known."""
+        """Return the mean share of the time in which a process ran no neural network, if known."""
         processes = self.snapshot.processes if self.snapshot else ()
         known = [each for each in processes if each.network_seconds is not None and each.seconds]
         if not known:

@@ -152,14 +152,15 @@ class WorkerReport(ProgressReport, WorkerListener):
     def attempt_ended(
         self, ended: Record | FailedAttempt, operators: Sequence[OperatorTime]
     ) -> None:
-        """Export a span of the attempt, if telemetry is on."""
+        """Export the times of the attempt as an OpenTelemetry span, if telemetry is on."""
         if self._telemetry is not None:
             self._telemetry.attempt_ended(self.progress.step, ended, operators)
 
     def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
         """Update view and metrics with a new snapshot of the worker, at most every `SNAPSHOT_S` s.
 
-        If *is_last* is true, the view and the metrics are updated in any case.
+        At the end of the worker, *is_last* is true: the view and the metrics are then updated,
+        however recent the previous snapshot is.
         """
         if self._metrics is not None:
             self._metrics.health.tick()

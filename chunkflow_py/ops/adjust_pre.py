@@ -101,7 +101,7 @@ class Adjuster(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by twice the radius: this region affects the T-bars in *box*."""
+        """Return *box* grown by twice the radius on each side: the voxels that T-bars depend on."""
         return box.grow((2 * self.radius,) * 3)
 
     def __call__(self, task: Task) -> Task:

@@ -133,7 +133,7 @@ class Agglomerator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """If ids must be unique in the volume, check that the tasks allow unique ids."""
+        """If ids must be unique in the volume, check that the grid of tasks makes this possible."""
         if self.numbering:
             self.numbering.prepare(outline)
 
@@ -147,7 +147,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """How segments get their ids; ``None`` if ids are unique only in a chunk."""
+        """Method that makes the segments; ``None`` if ids are unique only in a chunk."""
         from chunkflow_py.volume.labelling import Labelling
 
         is_global = self.numbering is not None and self.numbering.makes_global
@@ -156,7 +156,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """C++ text of the scoring function; empty if the operator compiles no such function."""
+        """C++ code of the scoring function that the operator compiles, or an empty tuple."""
         return score_code(self.settings) if self.offsets is None else ()
 
     def __call__(self, task: Task) -> Task:

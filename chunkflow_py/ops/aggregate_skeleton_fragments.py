@@ -14,9 +14,10 @@ objects whose ids start with 70. For example:
 chunkflow submit ... skeletonize ... then generate-tasks --roi-size 100 1 1 --chunk-size 1 1 1
 aggregate-skeleton-fragments --fragments-path seg --digits 2
 
-With --shards 16, skeletons are stored in 16 files (shards), by a hash of the object id. The start
-of the task's box along z is the number of the shard: a task with the box 5-6_0-1_0-1 writes
-shard 5. For example: then generate-tasks --roi-size 16 1 1 --chunk-size 1 1 1
+With --shards 16, skeletons are stored in 16 files (shards). A hash of the object id selects the
+shard of an object. The start of the task's box along z is the number of the shard: a task with the
+box 5-6_0-1_0-1 writes shard 5. For example:
+then generate-tasks --roi-size 16 1 1 --chunk-size 1 1 1
 aggregate-skeleton-fragments --fragments-path seg --shards 16
 """
 

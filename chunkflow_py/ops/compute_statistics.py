@@ -2,11 +2,12 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 compute-statistics --statistics-path raw-statistics
 
-Each task stores its histograms as one small object below --statistics-path. `chunkflow
-sum-statistics URL` combines the objects, prints count, mean, standard deviation and percentiles of
-the volume, and writes the file for `inference --normalize-statistics`. `normalize-contrast --levels
-URL` uses the histograms of sections. If a task is killed and runs again, its voxels are counted
-once. The margin around a task's box is not counted.
+Each task stores its histograms as one small object below --statistics-path: one histogram for each
+section (z) or, with --whole, one for the whole task. `chunkflow sum-statistics URL` combines the
+objects, prints count, mean, standard deviation and percentiles of the volume, and writes the file
+for `inference --normalize-statistics`. `normalize-contrast --levels URL` uses the histograms of the
+sections. If a task is killed and runs again, its voxels are counted once. The margin around a
+task's box is not counted.
 
 For integers, each value has its own bin, so all results are exact. Floating-point values are
 counted in bins of equal width between the limits of --range (0 and 1 for probability and affinity
@@ -49,7 +50,7 @@ class StatisticsCounter(OperatorBase):
         mask_name: name of a chunk that is 0 at voxels to ignore, or ``None``.
         span: lower limit of the first bin and upper limit of the last bin. With ``None``, each
             integer has its own bin, and the limits for floating-point maps are 0 and 1.
-        bins: number of bins of equal width in the span.
+        bins: number of bins of equal width between the two limits of *span*.
         per_section: store one histogram per section (z) instead of one per task.
     """
 

@@ -107,7 +107,7 @@ class Labeller(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """How objects get their ids; ``None`` if ids are unique only in a chunk."""
+        """Method and connectivity of the labels; ``None`` if ids are unique only in a chunk."""
         from chunkflow_py.volume.labelling import Labelling
 
         if not self.numbering.makes_global:

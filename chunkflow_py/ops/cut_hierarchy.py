@@ -4,10 +4,10 @@ Example: chunkflow cut-hierarchy --hierarchy-path hierarchy --graph-path graph \
   --fragment-table-path fragment-ids --table-path segment-ids --threshold 0.7
 
 This is a step of segment-affinity, between merge-regions and relabel. For each fragment, the table
-has the id that fragment-affinity assigned and the id of the segment that contains the fragment. Any
-threshold up to the --max-threshold of measure-contacts gives exactly the result of mean-affinity
-agglomeration of the whole volume. With --min-size, each small segment is then united with the
-neighbour to which it has the highest mean affinity.
+has the id that fragment-affinity assigned and the id of the segment that contains the fragment. For
+each threshold up to the --max-threshold of measure-contacts, the segments are exactly those of
+mean-affinity agglomeration of the whole volume. With --min-size, each small segment is then united
+with the neighbour to which it has the highest mean affinity.
 
 One task handles the whole volume. In a run, make cut-hierarchy a step with a single task:
 `then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 cut-hierarchy ...`.
@@ -62,7 +62,7 @@ class HierarchyCutter(OperatorBase):
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """URLs to read: hierarchy, fragment table, and (if small segments are united) contacts."""
+        """URLs of the hierarchy, the fragment table and, if *min_size* is above 1, contacts."""
         places = (place_of(self.hierarchy_path), place_of(self.fragment_table_path))
         contacts = f"{place_of(self.graph_path)}/contacts"
         return (*places, contacts) if self.min_size > 1 else places

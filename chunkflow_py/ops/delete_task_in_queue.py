@@ -1,8 +1,8 @@
 r"""Acknowledge the task's message.
 
 Without this operator, the message of a task is acknowledged when the whole pipeline has finished
-the task. With this operator, the queue does not deliver the task again, even if a later operator
-fails.
+the task. With this operator, the message is acknowledged earlier: the queue does not deliver the
+task again, even if a later operator fails.
 
 Example: chunkflow fetch-task-from-sqs --queue-name affinity load-zarr --store em.zarr \
   save-zarr --store copy.zarr delete-task-in-queue

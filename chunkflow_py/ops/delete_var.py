@@ -48,5 +48,5 @@ class Deleter(OperatorBase):
     help="Names of the items to delete, separated by commas.",
 )
 def command(var_names: tuple[str, ...]) -> Deleter:
-    """Return the operator; if a name is given twice, the second one is ignored."""
+    """Return the operator, which removes each named item once, even if its name is repeated."""
     return Deleter(tuple(dict.fromkeys(var_names)))

@@ -36,7 +36,7 @@ def detect_points(chunk: Chunk, min_distance: float = 15.0, threshold_rel: float
             largest possible value means 1.
         min_distance: distance in voxels; no voxel within this distance along each axis is higher
             than a peak.
-        threshold_rel: fraction of the map's full scale that peaks exceed, in [0, 1].
+        threshold_rel: peaks are higher than this fraction of the map's full scale, in [0, 1].
 
     Raises:
         OptionError: the distance is below 1, or the threshold is not in [0, 1].

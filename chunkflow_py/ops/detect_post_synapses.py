@@ -47,7 +47,7 @@ def detect_post_synapses(
         synapses: synapses with T-bars in and near the chunk.
         min_distance: distance in voxels; no voxel within this distance along each axis is higher
             than a peak.
-        threshold_rel: fraction of the map's full scale that peaks exceed, in [0, 1].
+        threshold_rel: peaks are higher than this fraction of the map's full scale, in [0, 1].
         max_distance: largest distance from a T-bar to its points, voxels.
         max_post_num: largest number of points per T-bar.
 

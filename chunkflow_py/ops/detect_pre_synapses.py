@@ -39,7 +39,7 @@ def detect_pre_synapses(
             largest possible value means 1.
         min_distance: distance in voxels; no voxel within this distance along each axis is higher
             than a T-bar.
-        threshold_rel: fraction of the map's full scale that T-bars exceed, in [0, 1].
+        threshold_rel: peaks are higher than this fraction of the map's full scale, in [0, 1].
 
     Raises:
         OptionError: the distance is below 1, or the threshold is not in [0, 1].

@@ -74,7 +74,7 @@ class Downsampler(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory for an input of extent *size* (voxels, zyx)."""
+        """Return the peak memory, in bytes, for an input of extent *size* (voxels, zyx)."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         return None if size is None else OperatorMemory(size // self.factor + 1)

@@ -16,9 +16,9 @@ If tasks divide a volume, --table-path URL stores the label overlaps of each tas
 object. Then `chunkflow sum-scores URL` prints the scores of the whole volume, which differ from the
 mean of the scores of the tasks.
 
---relabel is for a region that cuts through objects. Both chunks are then relabelled by 26-connected
-components inside the region. Voxels of label 0 in the segmentation get the label of the nearest
-segment.
+--relabel is for a region that cuts through objects. Before the comparison, each 26-connected piece
+of an object inside the region gets a label of its own, in both chunks. Voxels of label 0 in the
+segmentation get the label of the nearest segment.
 """
 
 from __future__ import annotations

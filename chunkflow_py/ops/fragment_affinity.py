@@ -109,7 +109,7 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory for an input of extent *size* (voxels, zyx)."""
+        """Return the peak memory, in bytes, for an input of extent *size* (voxels, zyx)."""
         if size is None:
             return None
         return OperatorMemory(work=size.product() * _WORK_BYTES.get(self._dtype, _FLOAT_BYTES))

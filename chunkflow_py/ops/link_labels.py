@@ -3,9 +3,9 @@ r"""Find labels of neighbouring tasks to join.
 Example: chunkflow generate-tasks --volume-path parts.zarr --chunk-size 64 256 256 \
   link-labels --volume-path parts.zarr --links-path links
 
-This is the second phase of labelling a whole volume; solve-labels comes next. The boxes of the
-tasks must be those with which the labels were made, and the ids of the labels must be unique in the
-volume (connected-components --global-ids).
+This is the second phase of labelling a whole volume; solve-labels comes next. The tasks
+must have the same boxes as the tasks that made the labels, and the ids of the labels must be unique
+in the volume (connected-components --global-ids).
 
 With --volume-path, labels that touch across a task boundary are linked; only the planes of voxels
 at the boundary are read. With --overlap-path, the overlaps that save-overlap stored are compared.

@@ -41,7 +41,7 @@ def load_mrc(
             volumes (c, z, y, x).
         bbox: box to read, in global voxels (default: all).
         dtype: type to convert the voxels to (default: the type in the file).
-        place: arguments voxel_offset, voxel_size_nm and stored_bytes of
+        place: keyword arguments voxel_offset, voxel_size_nm and stored_bytes, which are passed to
             `volume.files.mrc.open_mrc`.
 
     Raises:

@@ -35,7 +35,8 @@ def load_npy(
     Args:
         path: path of the file; its array is (z, y, x) or (c, z, y, x), of any numeric dtype.
         channels: numbers of the channels to read, in this order (default: all).
-        place: arguments voxel_offset and voxel_size_nm of `volume.files.npy.open_npy`.
+        place: keyword arguments voxel_offset and voxel_size_nm, which are passed to
+            `volume.files.npy.open_npy`.
 
     Raises:
         VolumeError: the file cannot be read.

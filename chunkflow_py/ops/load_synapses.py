@@ -100,7 +100,7 @@ class SynapseLoader(OperatorBase):
 
 
 def region_in(name: str) -> Region:
-    """Return the region that a file name, such as ``syns_0-64_0-512_0-512.h5``, contains.
+    """Return the box that is written in a file name, such as ``syns_0-64_0-512_0-512.h5``.
 
     Raises:
         GeometryError: the name contains no box.

@@ -4,7 +4,7 @@ Example: chunkflow load-h5 --file-name raw.h5 mask --volume-path zarr://mask.zar
   save-h5 --file-name out.h5
 
 The mask may be coarser than the chunk, by any factor: each voxel of the chunk uses the mask voxel
-that lies at the centre of the chunk voxel. The result therefore does not depend on how a volume is
+that contains the centre of the chunk voxel. The result therefore does not depend on how a volume is
 divided into tasks. Outside of the bounds of the mask, the mask counts as zero.
 """
 

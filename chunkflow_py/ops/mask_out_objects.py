@@ -73,7 +73,7 @@ class ObjectMasker(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Advice for objects cut by task boundaries; ``None`` if objects are chosen by id only."""
+        """Advice to log if objects are chosen by their size in the chunk, else ``None``."""
         if self.is_local:
             return None
         return "join labels first (stitch-labels), then remove small objects from the whole volume"

@@ -94,7 +94,7 @@ class ContactMeasurer(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory for an input of extent *size* (voxels, zyx)."""
+        """Return the peak memory, in bytes, for an input of extent *size* (voxels, zyx)."""
         if size is None:
             return None
         voxels = size.product()

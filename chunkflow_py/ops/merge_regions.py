@@ -3,10 +3,10 @@ r"""Merge the regions of eight neighbouring boxes.
 Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 128 512 512 \
   --respect-stop merge-regions --graph-path graph --level 1 --task-size 64 256 256
 
-This is a step of segment-affinity, after measure-contacts. Level 1 combines the boxes of 2 x 2 x 2
-tasks. Level 2 combines 2 x 2 x 2 boxes of level 1, and so on. The last level has a single box, the
-whole volume. Give --hierarchy-path at the last level, to store the hierarchy of all merges for
-cut-hierarchy.
+This is a step of segment-affinity, after measure-contacts. The merging proceeds in levels, which
+are not resolution levels. Level 1 combines the boxes of 2 x 2 x 2 tasks of measure-contacts. Level
+2 combines 2 x 2 x 2 boxes of level 1, and so on. The last level has a single box, the whole volume.
+Give --hierarchy-path at the last level, to store the hierarchy of all merges for cut-hierarchy.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class RegionMerger(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory for the largest box of the level."""
+        """Return the peak memory, in bytes, for the largest box of the level."""
         del size
         first = next(iter(self._boxes or ()), None)  # no other box is larger
         if first is None:

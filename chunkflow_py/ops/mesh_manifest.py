@@ -4,15 +4,16 @@ Example: chunkflow mesh-manifest --volume-path precomputed://file:///data/seg --
 
 After the command mesh, each object needs a manifest: the file ID:0, which lists the fragments of
 the object. The objects are divided into tasks by the first digits of their ids. With --digits 2,
-there are 100 tasks: --prefix 7 runs the task of object 7, and --prefix 70 runs the task of objects
-70, 700, 7012 and so on.
+there are 100 tasks: --prefix 70 runs the task of the objects 70, 700, 7012 and so on. An id of a
+single digit has a task of its own: --prefix 7 runs the task of object 7 only.
 
 With --multires, the tasks write meshes with several levels of detail (Draco) instead of manifests.
 A viewer loads such meshes in parts. The tasks also record the folder of these meshes in the info
 file of the volume. The fragments do not change.
 
-With --shards 16, the meshes with several levels of detail are stored in 16 files (shards), by a
-hash of the object id. There is one task for each shard, and --prefix 5 runs the task of shard 5.
+With --shards 16, the meshes with several levels of detail are stored in 16 files (shards). A hash
+of the object id selects the shard of an object. There is one task for each shard, and --prefix 5
+runs the task of shard 5.
 
 In a run: chunkflow submit ... mesh --output-path seg then mesh-manifest --volume-path seg
 """

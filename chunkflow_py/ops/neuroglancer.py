@@ -8,7 +8,8 @@ green and blue. A double click on a segment selects the segment and shows its me
 computed from the chunk or read from --mesh-path.
 
 With --volume-path, the viewer shows stored volumes of any size without loading them first. The page
-in the browser reads only the blocks and levels that are visible. Each channel is a layer.
+in the browser reads only the visible blocks, at the resolution level that is shown. Each channel is
+a layer.
 
 Example: chunkflow neuroglancer --volume-path image.zarr,labels.zarr --open
 """

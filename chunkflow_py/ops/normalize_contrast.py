@@ -104,8 +104,9 @@ class ContrastNormalizer(OperatorBase):
 
     Attributes:
         options: arguments of `normalize_contrast` except the levels.
-        levels: histograms of whole slices, for all tasks; with ``None``, each chunk has its own.
-        cut_remedy: advice if the result depends on how the volume is divided; else ``None``.
+        levels: histograms of whole slices, for all tasks. With ``None``, the histograms are
+            computed from each chunk.
+        cut_remedy: advice to log if the result depends on how the volume is divided, else ``None``.
     """
 
     options: dict[str, Any]

@@ -104,7 +104,7 @@ class Rescaler(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Advice if the range is taken from each chunk; ``None`` if both limits are given."""
+        """Advice to log if the range is taken from each chunk, otherwise ``None``."""
         return None if self.is_local else "give --low and --high"
 
     @property

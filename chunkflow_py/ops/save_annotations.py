@@ -137,7 +137,8 @@ def related_to(annotations: Annotations, labels: Chunk) -> Annotations:
         labels: labels, (z, y, x) or (1, z, y, x); 0 is background.
 
     Raises:
-        ChunkError: a position lies outside the chunk, or the annotations are of another kind.
+        ChunkError: a position lies outside the chunk of labels, or the annotations are neither
+            points nor lines.
     """
     import numpy as np
 

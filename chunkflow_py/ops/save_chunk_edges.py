@@ -91,7 +91,7 @@ class ChunkEdgeSaver(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box* and one voxel around it, and check that the box consists of whole chunks.
+        """Return *box* grown by one voxel on each side, if *box* consists of whole chunks.
 
         Raises:
             OptionError: the ids have too few bits for the chunks or for the supervoxels.
@@ -102,7 +102,7 @@ class ChunkEdgeSaver(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory for inputs of extent *size*; one chunk is processed at a time."""
+        """Return the peak memory, in bytes, for inputs of extent *size*, in voxels, zyx."""
         around = self.graph_chunk_size + 2
         voxels = (around if size is None else around.low(size)).product()
         return OperatorMemory(work=voxels * _WORK_BYTES)

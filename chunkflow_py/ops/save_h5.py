@@ -40,7 +40,7 @@ def save_h5(
     dtype: str | None = None,
     **options: Any,
 ) -> None:
-    """Write *chunk* to an HDF5 file, which gets its name only when it is complete.
+    """Write *chunk* to an HDF5 file, under a temporary name until the file is complete.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), numbers of any dtype.

@@ -30,7 +30,7 @@ DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
 def save_nrrd(
     chunk: Chunk, path: str | Path, dtype: str | None = None, encoding: str = "gzip"
 ) -> None:
-    """Write *chunk* to an NRRD file, which gets its name only when it is complete.
+    """Write *chunk* to an NRRD file, under a temporary name until the file is complete.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any numeric dtype.
@@ -38,7 +38,8 @@ def save_nrrd(
         dtype: type to convert the voxels to (default: the type of the chunk). With uint8,
             floating-point voxels are multiplied by 255 if they are probabilities or affinities, or
             if their kind is unknown and all of them are in [0, 1].
-        encoding: ``gzip``, ``bzip2`` or ``raw``; parts can be read only from raw files.
+        encoding: ``gzip``, ``bzip2`` or ``raw`` (not compressed). Only a raw file
+            can be read in parts.
 
     Raises:
         ChunkError: a voxel does not fit into *dtype*, or NRRD cannot store this type.

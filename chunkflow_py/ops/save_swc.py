@@ -26,7 +26,7 @@ SECTION = "objects"
 
 
 def save_swc(skeletons: dict[int, Skeleton], prefix: str = "./") -> None:
-    """Write each skeleton to an SWC file, which gets its name only when it is complete.
+    """Write each skeleton to an SWC file, under a temporary name until the file is complete.
 
     Args:
         skeletons: skeletons by object id.

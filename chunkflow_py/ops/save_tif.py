@@ -28,7 +28,7 @@ DTYPES = ("uint8", "uint16", "uint32", "uint64", "float32", "float64")
 def save_tif(
     chunk: Chunk, path: str | Path, dtype: str | None = None, compression: str = "zlib"
 ) -> None:
-    """Write *chunk* to a TIFF file, which gets its name only when it is complete.
+    """Write *chunk* to a TIFF file, under a temporary name until the file is complete.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any numeric dtype.
@@ -36,8 +36,9 @@ def save_tif(
         dtype: type to convert the voxels to (default: the type of the chunk). With uint8,
             floating-point voxels are multiplied by 255 if they are probabilities or affinities, or
             if their kind is unknown and all of them are in [0, 1].
-        compression: ``zlib``, ``lzw``, ``lzma``, ``delta`` (zlib of differences), ``packints``
-            (packbits), ``jpeg`` (lossy), or an empty string for no compression.
+        compression: ``zlib``, ``lzw``, ``lzma``, ``delta`` (differences of neighbouring voxels,
+            compressed with zlib), ``packints`` (packbits), ``jpeg`` (lossy), or an empty string for
+            no compression.
 
     Raises:
         ChunkError: a voxel does not fit into *dtype*, or TIFF cannot store the chunk.

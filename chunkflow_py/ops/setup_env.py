@@ -1,13 +1,14 @@
 r"""Choose sizes, create the output volume and make tasks.
 
-setup-env chooses among the task sizes that fit into memory. With --queue-name, neighbouring tasks
-both compute the patches at their boundary. setup-env then chooses the task size at which the fewest
-voxels are computed more than once. Without --queue-name, tasks exchange the patches at their
-boundary. setup-env then chooses the smallest task size at which at least half of the output that a
-task computes lies in the task's own box. Half of --max-ram-size is reserved for chunks, blending
-buffers and exchanged patches. Along y and x, a task covers whole voxels of the levels up to
---max-mip and of the thumbnail. setup-env prints the sizes and the command for workers. `chunkflow
---dry-run setup-env` only prints, and creates neither volumes nor tasks.
+setup-env chooses among the task sizes that fit into memory. With --queue-name, the patches at the
+boundary of two tasks are computed by each of the two tasks. setup-env then chooses the task size at
+which the fewest voxels are computed more than once. Without --queue-name, one of the two tasks
+computes these patches and passes them to the other task. setup-env then chooses the smallest task
+size at which at least half of the output that a task computes lies in the task's own box. Half of
+--max-ram-size is reserved for chunks, blending buffers and exchanged patches. Along y and x, a task
+covers whole voxels of the levels up to --max-mip and of the thumbnail. setup-env prints the sizes
+and the command for workers. `chunkflow --dry-run setup-env` only prints, and creates neither
+volumes nor tasks.
 
 Example: chunkflow setup-env --volume-start 0 0 0 --volume-size 64 512 512 \
   --volume-path file://out --output-patch-size 16 96 96 --max-mip 6

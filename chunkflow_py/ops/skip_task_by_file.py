@@ -53,7 +53,7 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None`` if the operator skips tasks that are done; an empty text in other modes."""
+        """``None`` in mode ``exist``, in which a file marks a finished task; otherwise empty."""
         return None if self.mode == "exist" else ""
 
     @hook

@@ -35,9 +35,9 @@ def statistics(chunk: Chunk) -> dict[str, Any]:
         For labels: the number of ``objects``, ``min_id`` and ``max_id`` (``None`` if there is no
         object), and ``background``, the number of voxels that are 0. For intensities:
         ``channels``, which lists ``count``, ``mean``, ``std``, ``min``, ``max`` and
-        ``percentiles`` of the finite voxels of each channel. Percentiles of integers that span
-        less than 65 536 values are exact; other percentiles have an error of at most a thousandth
-        of the span.
+        ``percentiles`` of the finite voxels of each channel. Percentiles of integers are exact if
+        the maximum minus the minimum is less than 65 536. Other percentiles have an error of at
+        most a thousandth of the maximum minus the minimum.
     """
     import numpy as np
 

@@ -1,6 +1,6 @@
 """Contract of backends: inherit `BackendContract` and define a fixture `backend`.
 
-The next call of a backend may overwrite the result of the last call, so the suite copies results.
+A call of a backend may overwrite the result of the previous call, so the suite copies results.
 
 ```python
 class TestMyBackend(BackendContract):
@@ -95,14 +95,14 @@ class BackendContract:
         assert torch.equal(backend(batch), first)
 
     def test_position_in_the_batch_does_not_matter(self, backend):
-        """If batches have equal shapes, the result of a patch does not depend on its position."""
+        """In batches of equal shape, the position of a patch does not change its result."""
         batch = self.batch()
         order = [2, 0, 1]
         straight = backend(batch).clone()
         assert torch.equal(straight[order], backend(batch[order].contiguous()))
 
     def test_neighbours_in_the_batch_do_not_matter(self, backend):
-        """If batches have equal shapes, the result of a patch does not depend on other patches."""
+        """In batches of equal shape, the other patches of a batch do not change a result."""
         batch, other = self.batch(), self.batch(seed=1)
         other[1] = batch[1]
         beside = backend(batch)[1].clone()

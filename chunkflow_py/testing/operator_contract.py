@@ -33,7 +33,7 @@ def arrays():
 
 
 def options_of(command):
-    """Return the options of a command, without its arguments."""
+    """Return the options of a command, without its positional arguments."""
     return [param for param in command.params if isinstance(param, click.Option)]
 
 
@@ -149,7 +149,7 @@ class TransformContract:
 
     @pytest.mark.parametrize("key", list(arrays()))
     def test_a_transform_keeps_the_place_and_its_input(self, operator, key):
-        """A transform does not change its input, and its output has the offset of the input."""
+        """A transform does not change its input chunk, and returns a chunk with the same offset."""
         made = operator.main([], standalone_mode=False)
         assert isinstance(made, Operator)
         array, kind = arrays()[key]

@@ -31,7 +31,7 @@ class QueueContract:
         short_lease_s: duration, in seconds, of leases that expire while a test waits.
         many_messages: number of messages that a test sends to measure the memory of `send`;
             ``None`` skips this test.
-        counts_are_exact: whether the counts of messages are exact immediately after a change.
+        counts_are_exact: whether a change is immediately visible in the counts of messages.
         crosses_processes: whether other processes can open the queue.
         tells_lost: whether `acknowledge` and `extend` return the messages whose leases have ended.
         delivers_stale_handles: whether a handle may still have an effect after its lease has ended.
@@ -164,7 +164,7 @@ class QueueContract:
         assert second.handle != first.handle
 
     def test_extended_leases_last(self, queue):
-        """Extending a lease sets a new end of the lease, which may also be earlier than before."""
+        """Extending a lease replaces its end; the new end may even be earlier than the old end."""
         queue.send(["a"])
         messages = received(queue, 1, self.short_lease_s)
         assert queue.extend(messages, LONG_S) == []
@@ -232,7 +232,7 @@ class QueueContract:
             queue.release(messages)
 
     def test_release_with_a_delay(self, queue):
-        """Messages released with a delay stay hidden for that time."""
+        """A message that is released with a delay cannot be received before the delay is over."""
         queue.send(["soon", "late"])
         for message in received(queue, 2):
             queue.release([message], self.short_lease_s if message.body == "soon" else LONG_S)

@@ -13,7 +13,7 @@ SECONDS = st.sampled_from([0.0, 1.0, 5.0, 60.0])
 
 @dataclass
 class Modelled:
-    """A message in the model, with the handle of its latest receipt in *receipt*."""
+    """A message in the model; *receipt* is the handle from the most recent `receive`."""
 
     body: str
     receives: int = 0

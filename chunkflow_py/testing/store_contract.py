@@ -167,7 +167,7 @@ class StoreContract:
         assert list(store.list()) == []
 
     def test_sizes(self, store):
-        """A listing with sizes has the same keys as one without."""
+        """A listing with sizes has the same keys as a listing without sizes."""
         for key, size in (("a/1", 0), ("a/2", 3), ("b", 5)):
             store.put(key, b"x" * size)
         assert dict(sizes_of(store)) == {"a/1": 0, "a/2": 3, "b": 5}

@@ -265,7 +265,7 @@ class VolumeContract:
         assert self.objects(url) == {}
 
     def test_same_bytes(self, url):
-        """A volume has the same bytes if it is written at once or one write unit at a time."""
+        """The bytes of a volume are the same, whether it is written at once or unit by unit."""
         volume, chunk = self.create(url), noise()
         volume.write(chunk)
         before = self.objects(url)

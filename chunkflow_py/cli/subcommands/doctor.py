@@ -2,8 +2,8 @@
 
 doctor prints a line for each check: ok, a note, or a problem with its remedy. The exit code is 1 if
 there is a problem. Stores and queues are only read, unless --write is given. With --write, doctor
-writes a small object to each store, and creates a test queue beside each queue. At the end, doctor
-removes the objects and the test queues. No secret is printed.
+writes a small object to each store. For each queue, doctor creates a test queue in the same account
+or folder. At the end, doctor removes the objects and the test queues. No secret is printed.
 
 Example: chunkflow doctor --store s3://bucket/affinity --queue sqs://affinity
 

@@ -1,9 +1,9 @@
 """Score a hierarchy against ground truth.
 
 WORK is the folder of intermediate results of segment-affinity, and TRUTH a volume of labels. The
-fragments are compared with TRUTH once, so further thresholds take almost no time. For each
-threshold, the table shows the variation of information in bits (split, merge and their sum; 0 is
-perfect) and the adapted Rand error. Small segments are not united, so the options --min-size and
+fragments are compared with TRUTH only once, so each further threshold takes almost no time. For
+each threshold, the table shows the variation of information in bits (split, merge and their sum; 0
+is perfect) and the adapted Rand error. Small segments are not united, so the options --min-size and
 --min-affinity of segment-affinity have no effect on these scores. --figure draws the scores against
 the threshold.
 

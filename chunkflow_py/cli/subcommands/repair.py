@@ -2,8 +2,8 @@
 
 repair checks the run as verify does. It restores damaged metadata of the outputs, and removes
 objects at addresses where the tasks of the run store nothing. If the output of a task is missing or
-damaged, repair sends the task to the queue again. Workers that are running or start later then
-execute the task.
+damaged, repair sends the task to the queue again. The task is then executed by a running worker, or
+by a worker that you start later.
 
 Example: chunkflow repair s3://bucket/affinity.run
 """

@@ -1,7 +1,7 @@
 """Send failed tasks of a run again.
 
-A failed task is a task whose last allowed attempt failed. retry sets the number of failed attempts
-of each failed task to 0, so that workers try the task as often as a new task.
+A failed task is a task whose last allowed attempt failed. For each failed task, retry sets the
+number of failed attempts to 0, so that workers try the task as often as a new task.
 
 Example: chunkflow retry s3://bucket/affinity.run --failed
 """

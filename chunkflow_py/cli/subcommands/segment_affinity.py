@@ -64,7 +64,7 @@ class AffinitySegmentation:
         work: URL of the folder for intermediate results.
         bounds: bounds of the affinities, voxels, zyx.
         task_size: size of the tasks, voxels, zyx.
-        mip: level of the affinities.
+        mip: resolution level of the volume of affinities.
         layout: command-line arguments that describe the affinities: the order of their channels,
             and at which of its two voxels an affinity is stored.
         fragments: command-line arguments for the method and the thresholds of fragment-affinity.
@@ -96,7 +96,7 @@ class AffinitySegmentation:
 
     @property
     def levels(self) -> int:
-        """Number of the level whose only box is the whole volume."""
+        """Number of rounds of merge-regions until a single box covers the whole volume."""
         from chunkflow_py.segmentation.agglomeration.graph_store import GraphSettings
 
         z, y, x = self.task_size

@@ -2,7 +2,8 @@
 
 The numbers of finished and failed tasks come from the run's records. The numbers of waiting and
 running tasks come from the queue; SQS reports approximate numbers. With --watch, the status is
-updated until all tasks have ended: in place on a terminal, elsewhere as a new line after a change.
+updated until all tasks have ended. On a terminal, the text is updated in place; elsewhere, each
+change is printed as a new line.
 If RUN is a prefix that ends with a slash, such as s3://bucket/runs/, a table shows the runs below
 this prefix, in the order in which the workers of a pool execute the runs.
 

@@ -1,6 +1,6 @@
 """Begin the next step of a run that submit sends.
 
-Write the word then between the pipelines of two steps. The tasks of the second step start when the
+Write `then` between the pipelines of two steps. The tasks of the second step start when the
 first step is complete.
 
 Example: chunkflow then --stage label

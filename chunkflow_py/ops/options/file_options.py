@@ -77,7 +77,7 @@ def suffix_option() -> Decorator:
 
 
 def dtype_option(dtypes: Sequence[str], *flags: str) -> Decorator:
-    """Declare ``--dtype``, the target type of a conversion."""
+    """Declare ``--dtype``, the data type to which a loader converts the voxels."""
     return click.option(
         "--dtype",
         *flags,
@@ -87,7 +87,7 @@ def dtype_option(dtypes: Sequence[str], *flags: str) -> Decorator:
 
 
 def saved_dtype_option(dtypes: Sequence[str], short: str) -> Decorator:
-    """Declare ``--dtype`` of a saver, the type of the voxels in the file."""
+    """Declare ``--dtype`` of a saver, the data type of the voxels in the file."""
     return click.option(
         "--dtype",
         short,

@@ -129,9 +129,9 @@ def block_size_option(volume: str, *names: str, default: str | None) -> Decorato
     """Declare the block size of a new volume, which the command receives as ``block_size``.
 
     Args:
-        volume: words that name the volume in the help.
+        volume: noun that stands for the volume in the help text.
         names: spellings of the option.
-        default: words that describe the default in the help; with ``None``, the option is required.
+        default: description of the default in the help text. With ``None``, the option is required.
     """
     return zyx_option(
         *names,
@@ -158,7 +158,7 @@ def encoding_option(
     """Declare ``--encoding`` of a new volume.
 
     Args:
-        volume: words that name the volume in the help.
+        volume: noun that stands for the volume in the help text.
         short: short spelling of the option.
         choices: encodings that the format supports.
         default: default encoding; ``None`` lets the format decide.

@@ -50,7 +50,7 @@ def voxel_size_option(*short: str, instead_of: str) -> Decorator:
 
     Args:
         short: short spellings of the option.
-        instead_of: words for the help that say whose voxel size the option replaces, such as
+        instead_of: text for the help that names the replaced voxel size, such as
             ``the volume's``.
     """
     return floats_option(
@@ -69,7 +69,7 @@ def layer_type_option(
     Args:
         more: further spellings of the option.
         short: short spelling of the option.
-        default: words that describe the default in the help.
+        default: description of the default in the help text.
     """
     text = "Meaning of the voxels."
     return click.option(

@@ -125,7 +125,7 @@ def ranges_and_rule(
 
 
 def shown_as(limits: Sequence[tuple[float, float]]) -> str:
-    """Return a text on *limits*, such as ``black 0, white 255``, for titles."""
+    """Return the values shown as black and white as text, such as ``black 0, white 255``."""
     low, high = limits[0]
     if len(limits) == 1:
         return f"black {low:g}, white {high:g}"

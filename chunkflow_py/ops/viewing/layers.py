@@ -52,8 +52,8 @@ def layer_of(
     from the voxels, or reads it from *meshes*.
 
     Args:
-        chunk: (z, y, x) or (c, z, y, x); affinities x, y, z are shown in red, green and blue. Each
-            channel of another chunk has a colour, which can be changed in the layer's panel.
+        chunk: (z, y, x) or (c, z, y, x); affinities x, y, z are shown in red, green and blue. In
+            chunks of other kinds, each channel has a colour, which the layer's panel can change.
         voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of the chunk).
         segments: ids to select initially in a segmentation.
         meshes: address of a folder with meshes of the segmentation, in the form that Neuroglancer

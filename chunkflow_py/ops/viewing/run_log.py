@@ -49,7 +49,7 @@ class Times:
     voxels: int = 0
 
     def add(self, seconds: float, voxels: int | None) -> None:
-        """Add one task: the seconds of the operator, and the voxels (``None`` if unknown)."""
+        """Add the operator's seconds for one task, and the task's voxels (``None`` if unknown)."""
         self.tasks += 1
         self.total_s += seconds
         self.least_s = min(self.least_s, seconds)
@@ -76,7 +76,7 @@ class RunLog:
     Attributes:
         devices: times by device and operator, with operators in the order of the pipeline. The last
             entry of a device, `TOTAL`, holds the times of all operators together.
-        malformed: reasons by file name, for files that are not logs.
+        malformed: dict from the name of each file that is not a log to the reason.
     """
 
     devices: dict[str, dict[str, Times]] = field(default_factory=dict)
