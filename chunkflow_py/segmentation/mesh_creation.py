@@ -80,7 +80,7 @@ def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
 
 
 def lacks_overlap(chunk: Chunk, box: BoundingBox) -> bool:
-    """Return whether the volume continues after the end of *box*, but *chunk* does not."""
+    """Return whether *chunk* ends with *box* along an axis, although the volume continues there."""
     return not chunk.bbox.contains(box.grow((0, 0, 0), ONE).intersection(chunk.domain))
 
 

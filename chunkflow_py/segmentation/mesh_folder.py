@@ -58,7 +58,7 @@ def legacy_folder(url: str, default: str | None = None) -> ObjectFolder:
 
 
 def add_fragment(name: str, manifest: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a manifest with the fragment *name* added; its names are sorted and unique."""
+    """Return a manifest with the fragment *name* added; fragment names are sorted and unique."""
     return {"fragments": sorted({*(manifest or {}).get("fragments", ()), name})}
 
 
@@ -128,7 +128,8 @@ class ManifestWriter(OperatorBase):
     Attributes:
         url: address of the volume, or of the folder of its fragments.
         digits: number of decimal digits of the prefix.
-        multires: whether to write multi-resolution meshes to a second folder instead of manifests.
+        multires: whether to write multi-resolution meshes instead of manifests. They are written to
+            a new folder.
         shards: number of shards. Each task then writes one shard of multi-resolution meshes
             (default: write no shards).
     """

@@ -174,7 +174,8 @@ class SwcSaver(OperatorBase):
     def prepare(self, outline: Outline) -> None:
         """Record whether there are several tasks.
 
-        Several tasks can have parts of one object, so that their files need different names.
+        If there are several tasks, each can contain a part of the same object. The file names then
+        contain the region of the task.
         """
         self._has_several = outline.has_tasks and outline.task_count != 1
 

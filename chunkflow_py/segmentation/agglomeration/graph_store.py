@@ -106,7 +106,10 @@ class GraphSettings:
 
     @property
     def least(self) -> Fraction:
-        """Smallest mean affinity at which regions were merged, in units of the stored integers."""
+        """Smallest mean affinity at which regions were merged, as an integer affinity.
+
+        An affinity of 1 is 255 for uint8, and 65535 for uint16.
+        """
         return least_mean(self.max_threshold, self.dtype)
 
     def grid(self, level: int) -> BoxGrid:
@@ -116,7 +119,7 @@ class GraphSettings:
 
     @property
     def last_level(self) -> int:
-        """Number of the lowest level, 1 or more, at which a single box covers the volume."""
+        """Number of the first level, counted from 1, at which a single box covers the volume."""
         return max(1, *((each - 1).bit_length() for each in self.grid(0).count))
 
     def check(self, box: BoundingBox, level: int) -> None:
@@ -212,7 +215,8 @@ class GraphStore:
             task_size: size of the tasks of measure-contacts, voxels, zyx.
 
         Raises:
-            VolumeError: the smaller box has no object, or was made with tasks of another size.
+            VolumeError: the first smaller box has no stored object, or its object was made with
+                tasks of another size.
         """
         stop = (box.start + task_size * 2 ** (level - 1)).low(box.stop)
         key = _key(BoundingBox(box.start, stop), level - 1)

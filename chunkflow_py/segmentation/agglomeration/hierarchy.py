@@ -38,7 +38,7 @@ class Segments:
         self._ids, self._names = smallest_of_sets(pairs)
 
     def __call__(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the segment id of each of *ids*; a fragment without a pair is a segment itself."""
+        """Return the segment id of each of *ids*; a fragment without a pair is its own segment."""
         if not len(self._ids):
             return ids
         places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
@@ -46,9 +46,10 @@ class Segments:
 
     @property
     def changes(self) -> NDArray[np.uint64]:
-        """Fragment id and segment id of each fragment whose segment has another id.
+        """Fragments whose segment has an id other than the fragment's, with the segment id.
 
-        The array has the shape (n, 2). Fragment ids ascend.
+        The array has the shape (n, 2): a column of fragment ids, ascending, and a column of segment
+        ids.
         """
         changed = self._ids != self._names
         return np.stack((self._ids[changed], self._names[changed]), axis=1)

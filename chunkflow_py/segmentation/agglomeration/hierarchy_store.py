@@ -93,7 +93,7 @@ def read_settings(store: Store) -> GraphSettings:
 
     Raises:
         VolumeNotFoundError: there is no hierarchy.
-        VolumeError: its index is damaged.
+        VolumeError: ``hierarchy.json`` is damaged.
     """
     return _index(store)[0]
 

@@ -40,7 +40,7 @@ class FragmentOptions:
 
     Attributes:
         method: ``distance`` or ``affinity``.
-        low, high: thresholds of the affinities, in [0, 1].
+        low, high: thresholds of `FragmentRule`, as affinities in [0, 1].
     """
 
     method: FragmentMethod

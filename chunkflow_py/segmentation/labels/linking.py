@@ -67,10 +67,11 @@ class TouchLinker:
 
     Attributes:
         url: address of the volume of labels.
-        mip: level of the volume.
+        mip: resolution level of the labels in the volume.
         connectivity: connectivity of the labels.
-        values_url: address of the segmentation that was labelled (at the same level). Voxels of
-            different values in the segmentation are not connected. ``None`` if a mask was labelled.
+        values_url: address of the segmentation that was labelled; it is read at the level *mip*.
+            Voxels of different values in the segmentation are not connected. ``None`` if a mask was
+            labelled.
         opening: options for opening the volumes.
     """
 
@@ -82,12 +83,12 @@ class TouchLinker:
 
     @property
     def place(self) -> str:
-        """Normalised address of the labels: volume and level."""
+        """Normalised address of the volume of labels, and its resolution level, as one text."""
         return level_name(Location.parse(self.url), self.mip)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Normalised addresses that the linker reads: of the labels, and of *values_url*."""
+        """Normalised addresses of the labels and, if given, of the segmentation *values_url*."""
         urls = (self.url, self.values_url)
         return tuple(level_name(Location.parse(url), self.mip) for url in urls if url is not None)
 
@@ -187,9 +188,9 @@ class TouchLinker:
         return self.records.get(regions[0]) if regions else None
 
     def check_recorded(self) -> None:
-        """Check that labels made as in the first record can be linked by touch.
+        """Check that the labels can be linked by touch, according to the record of the first task.
 
-        The other records are checked when tasks are linked.
+        The records of the other tasks are checked when these tasks are linked.
         """
         if (labelling := self.recorded()) is not None:
             self.check_labelling(labelling)
@@ -273,7 +274,7 @@ class OverlapLinker:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Addresses to read: only the address of the overlaps."""
+        """The address of the overlaps, the only address from which the linker reads."""
         return (self.place,)
 
     @property

@@ -61,8 +61,8 @@ def touching_pairs(
         lower: (a, b) labels of one plane, 0 for background.
         upper: (a, b) labels of the next plane.
         connectivity: 6 (voxels share a face), 18 (a face or an edge) or 26 (also a corner).
-        values: values of both planes in the volume that was labelled; only voxels of equal values
-            are connected (default: all labelled voxels are connected).
+        values: the same two planes of the volume from which the labels were made. Labels touch only
+            where voxels of equal values touch (default: labels touch whatever the values are).
 
     Returns:
         (n, 2) uint64 pairs; see `distinct`.
@@ -144,7 +144,9 @@ def _touching(pair: NDArray[Any], box: BoundingBox) -> str:
 
 
 def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) -> None:
-    """Check that two tasks have not used the same id, because a shared id would merge two objects.
+    """Check that two tasks have not used the same id.
+
+    An id that two tasks share would merge two objects.
 
     Args:
         first: labels of one task, 0 for background; any shape.

@@ -65,7 +65,7 @@ def with_partners(
 
 
 def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rank of each item within its group after sorting by *keys*; ranks begin at 0.
+    """Return the rank of each item within its group, sorted by *keys*; the first has rank 0.
 
     Args:
         group: (n,) number of the group of each item.
