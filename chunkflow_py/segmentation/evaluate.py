@@ -222,7 +222,7 @@ def score(
 def common_region(
     segmentation: Chunk, groundtruth: Chunk, bbox: BoundingBox | None = None
 ) -> BoundingBox:
-    """Return the box that both chunks cover, cut to *bbox* if *bbox* is given.
+    """Return the box of the voxels that both chunks have in common, within *bbox* if it is given.
 
     Raises:
         GeometryError: the chunks have no voxel in common with each other or with *bbox*.

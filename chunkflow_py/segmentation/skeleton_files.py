@@ -188,7 +188,7 @@ class SwcSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Address of the files, with the letters ID in place of the object id."""
+        """Address of the SWC files, with the letters ID in place of the object id."""
         folder, start = named_after(self.prefix)
         return f"{folder.url.rstrip('/')}/{start}ID.swc"
 

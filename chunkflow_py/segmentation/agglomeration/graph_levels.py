@@ -95,7 +95,6 @@ def write_all_merges(graphs: GraphStore, hierarchy: Store, level: int) -> None:
 
 
 def _all_merges(graphs: GraphStore, settings: GraphSettings, last_level: int) -> Iterator[Merges]:
-    """Yield the merges of all boxes of all levels."""
     with ThreadPoolExecutor(graphs.store.connections, "graph") as threads:
         for level in range(last_level + 1):
             boxes = iter(settings.grid(level))

@@ -1,8 +1,9 @@
 """The hierarchy of all merges, its cut at a threshold, and the absorption of small segments.
 
 In the order of `Merges.sorted`, the mean affinities of the merges never rise. Therefore, the merges
-with a mean affinity of at least T are exactly the merges of a greedy algorithm that stops at T. So
-a hierarchy with all merges down to T contains the segmentations for T and for all greater values.
+with a mean affinity of at least T are exactly the merges of a greedy algorithm that stops when all
+means are below T. So a hierarchy with all merges down to T contains the segmentations for T and for
+all greater values of T.
 
 Small segments are absorbed after the cut, in rounds. In each round, every small segment picks its
 best contact, all picked pairs are united at once, and the sums and sizes are computed again. The
@@ -56,7 +57,7 @@ class Segments:
 
 
 def reaches(contacts: Contacts, least: Fraction) -> NDArray[np.bool_]:
-    """Return a mask of the contacts whose mean affinity is at least *least*, in integer units."""
+    """Return a mask of the contacts with a mean affinity of at least *least*, in integer units."""
     whole, rest = mean_keys(contacts.total, contacts.count)
     (least_whole,), (least_rest,) = mean_keys(
         np.array([least.numerator]), np.array([least.denominator])

@@ -57,7 +57,7 @@ def fragment_table(
 def scores_at(
     table: Contingency, merges: Merges, thresholds: Sequence[float], dtype: str
 ) -> Iterator[tuple[float, SegmentationScore]]:
-    """Yield each threshold and the scores of its segmentation.
+    """Yield each threshold, with the scores of the segmentation at this threshold.
 
     Args:
         table: contingency table of the fragments and the ground truth.

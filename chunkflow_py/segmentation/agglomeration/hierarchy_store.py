@@ -46,7 +46,7 @@ _ROW = np.dtype([(name, column.dtype) for name, column in Contacts.none().column
 def write_hierarchy(
     store: Store, parts: Iterable[Merges], settings: GraphSettings, *, piece: int = PIECE
 ) -> None:
-    """Write a hierarchy.
+    """Sort the merges of all boxes, and write them as a hierarchy.
 
     Args:
         store: store of the hierarchy.

@@ -1,7 +1,7 @@
 """The inner loop of `region_merging`: merges regions from the best contact to the worst.
 
-If numba is installed (extra ``numba``), it compiles the loop. Otherwise, Python
-interprets the same code, with the same result.
+If numba is installed (extra ``numba``), it compiles the loop. Without numba, Python interprets the
+loop, which is slower but has the same result.
 """
 
 from __future__ import annotations

@@ -166,7 +166,10 @@ class LabelTable:
 
 
 class ObjectCount:
-    """Counts the distinct ids of all tasks, with 8 to 24 bytes of memory for each id."""
+    """Counts the distinct ids in the results of all tasks.
+
+    The memory is 8 to 24 bytes for each distinct id.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int | None, NDArray[np.uint64]] = {}

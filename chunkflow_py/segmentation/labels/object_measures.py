@@ -44,8 +44,8 @@ class ObjectMeasures:
         low: (n, 3) first voxel of the bounding box, zyx.
         high: (n, 3) last voxel of the bounding box plus 1, zyx.
         places: (n, 3, digits) sums of the voxels' coordinates; see `exact_sums`.
-        counted: (n, channels) number of voxels with a finite intensity.
-        totals: (n, channels, digits) sums of the intensities.
+        counted: (n, channels) number of voxels with a finite intensity (neither NaN nor infinite).
+        totals: (n, channels, digits) sums of the finite intensities; see `exact_sums`.
         least, most: (n, channels) smallest and largest finite intensity.
     """
 
