@@ -73,7 +73,7 @@ def count_chunk(
 
 
 def histogram_in(counts: TaskCounts) -> Histogram:
-    """Return the histogram that `count_chunk` stored in *counts*."""
+    """Return the histogram in *counts*, the storable form that `count_chunk` returns."""
     bins, arrays = counts.settings["bins"], counts.arrays
     return Histogram(
         arrays["counts"].astype(np.int64),

@@ -1,4 +1,4 @@
-"""Grids of task boxes, from a region, a box size, a count and an alignment."""
+"""Grids of task boxes, from a region, the size and number of boxes, and an alignment."""
 
 from __future__ import annotations
 
