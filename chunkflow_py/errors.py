@@ -95,7 +95,7 @@ class VolumeRefusedError(VolumeError, PermissionError):
 
 
 class TransientError(ChunkflowError, OSError):
-    """A temporary failure, raised after all retries are spent."""
+    """A temporary failure that has outlasted all retries."""
 
 
 class VolumeUnreachableError(VolumeError, TransientError):
@@ -135,7 +135,7 @@ class MissingExtraError(ChunkflowError, ImportError):
 
 
 class OperatorError(ChunkflowError, RuntimeError):
-    """An exception of an operator during one task.
+    """An operator has raised an exception while it worked on a task.
 
     Attributes:
         operator: label of the operator, such as ``inference`` or ``inference#2``.

@@ -244,7 +244,6 @@ class GridPlan:
 
     @cached_property
     def _planned(self) -> int:
-        """Number of tasks before *indexes* select a part of them."""
         boxes = len(self.grid) if self.kept is None else _count(self.kept)
         return boxes * (self.times or 1)
 
@@ -360,13 +359,11 @@ def _count(bits: bytes) -> int:
 
 
 def _count_between(bits: bytes, start: int, stop: int) -> int:
-    """Return how many of the bits *start* to *stop* - 1 are set."""
     value = int.from_bytes(bits[start >> 3 : -(-stop // 8)], "little") >> (start & 7)
     return (value & ((1 << (stop - start)) - 1)).bit_count()
 
 
 def _bits(bits: bytes) -> Iterator[int]:
-    """Yield the indexes of the bits that are set."""
     for index, byte in enumerate(bits):
         if byte:
             first = 8 * index

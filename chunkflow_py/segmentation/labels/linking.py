@@ -94,7 +94,7 @@ class TouchLinker:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Description of the linking method, for JSON."""
+        """Description of the linking method, which is stored as JSON with the links."""
         values = self.values_url and level_name(Location.parse(self.values_url), self.mip)
         return {"labels": self.place, "touch": self.connectivity, "values": values}
 
@@ -279,7 +279,7 @@ class OverlapLinker:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Description of the linking method, for JSON."""
+        """Description of the linking method, which is stored as JSON with the links."""
         return {"labels": self.place, "overlap": self.fraction, "voxels": self.voxels}
 
     @cached_property
@@ -303,7 +303,8 @@ class OverlapLinker:
 def solve_links(links: Store, table: Store) -> dict[str, str]:
     """Join all links into objects, and write the table of ids.
 
-    The function needs about 250 bytes of memory for each linked label, and 500 bytes for each task.
+    The function needs about 250 bytes of memory for each label in a link, and 500 bytes for each
+    task.
 
     Args:
         links: store of the links that link-labels has written.

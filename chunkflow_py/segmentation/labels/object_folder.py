@@ -169,7 +169,7 @@ class ObjectFolder:
         return None if data is None else _object(data, f"{self.url}/{name}")
 
     def describe(self, info: dict[str, Any]) -> bool:
-        """Write the info file if there is none; return whether it was written.
+        """Write the info file if the folder has none, and return whether it was written.
 
         Raises:
             VolumeError: the ``@type`` of the existing file differs.

@@ -105,7 +105,6 @@ def measure(labels: Chunk, region: Region, image: Chunk | None = None) -> TaskCo
 
 
 def _measured(labels: Chunk, image: Chunk | None) -> ObjectMeasures:
-    """Return the measures of all objects of a chunk."""
     array = labels_of(labels).ravel()
     size = labels.bbox.size
     is_start = np.ones(len(array), bool)
@@ -178,7 +177,6 @@ def _stacked(
 
 
 def _intensities(image: Chunk) -> NDArray[Any]:
-    """Return the voxels of an image as float32, or as integers that can be summed."""
     array = image.array
     if array.dtype.kind == "f":
         # Adding 0 makes -0 to 0: which of them is the smaller one depends on their order.

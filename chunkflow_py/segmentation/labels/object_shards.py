@@ -190,7 +190,7 @@ class ObjectShards:
         return {label: sorted(found[label]) for label in sorted(found)}
 
     def write(self, shard: int, entries: Iterable[Entry]) -> list[Stored]:
-        """Write a whole shard; remove the shard if there are no entries.
+        """Write a whole shard, or remove the shard if it has no entries.
 
         Returns:
             Record of the shard; an empty list if there are no entries.
