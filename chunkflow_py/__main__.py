@@ -6,7 +6,10 @@ from chunkflow_py.core.interrupts import keep_signals, starts_worker
 
 
 def main() -> None:
-    """Run the command line; a worker records stop signals that arrive during its imports."""
+    """Run the command line.
+
+    A worker starts to record stop signals before the slow imports, so that no signal is missed.
+    """
     if starts_worker(sys.argv[1:]):
         keep_signals()
     from chunkflow_py.cli.main import main as run

@@ -42,10 +42,11 @@ class Pipeline(base.Pipeline):
     Args:
         operators: operators in the order in which they run. The first can be a source, such as
             ``ops.generate_tasks(…)``.
-        source: source of the tasks, unless the first operator is a source. Without a source, the
+        source: source of the tasks, if the first operator is not a source. Without a source, the
             pipeline runs once.
         ahead: number of tasks to prefetch for each stage (read, compute, write). With 0, all stages
-            run in one thread. With ``None``, 1 is used if memory suffices, else 0.
+            run in one thread. With ``None``, one task is prefetched if the memory suffices for it,
+            and otherwise none.
         dry_run: whether to omit the operators that save.
         in_place: whether to allow saving to the volume that is loaded.
         listener: receiver of progress events.
@@ -108,7 +109,8 @@ class Pipeline(base.Pipeline):
 
         Args:
             run: address of the run directory (default: beside the output).
-            queue: URL of the queue (default: SQLite in the run directory, if that is a folder).
+            queue: URL of the queue (default: an SQLite file in the run directory; if the run
+                directory is not a local folder, a URL is required).
             step: name of the step (default: the name of its main operator).
             device_class: ``same`` refuses workers whose output bytes would differ from those of
                 the first worker. ``any`` accepts all workers, so that results agree only within a

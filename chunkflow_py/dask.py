@@ -6,8 +6,8 @@ input of chunk 0 |-------------|                     all patches that touch the 
 ```
 
 As in a pipeline, the patch grid is anchored to the start of the whole volume. Therefore, the output
-depends neither on the chunks nor on the scheduler, within one compute profile (see
-docs/inference.md).
+depends neither on the chunks nor on the scheduler, as long as the compute profile (backend, device,
+threads and precision) is the same.
 
 Example:
     >>> from chunkflow_py import open_volume
@@ -170,7 +170,7 @@ def release_networks() -> None:
 
 
 class _VolumeReader:
-    """Lazy parts of a volume; each part is read by the dask task that needs it."""
+    """Lazy parts of a volume. The dask task that needs a part reads it."""
 
     def __init__(self, volume: Volume, channels: tuple[int, ...] | None, time: int | None) -> None:
         from chunkflow_py.volume.dask_array import VolumeArray

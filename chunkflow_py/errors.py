@@ -67,7 +67,7 @@ class OptionError(ChunkflowError, ValueError):
 
 
 class GeometryError(ChunkflowError, ValueError):
-    """Boxes, sizes or grids do not fit together."""
+    """Boxes, sizes or grids contradict each other, such as a box outside of its volume."""
 
 
 class AlignmentError(GeometryError):
@@ -95,7 +95,7 @@ class VolumeRefusedError(VolumeError, PermissionError):
 
 
 class TransientError(ChunkflowError, OSError):
-    """A temporary failure, raised after all retries are spent."""
+    """A temporary failure that has outlasted all retries."""
 
 
 class VolumeUnreachableError(VolumeError, TransientError):
@@ -135,7 +135,7 @@ class MissingExtraError(ChunkflowError, ImportError):
 
 
 class OperatorError(ChunkflowError, RuntimeError):
-    """An exception of an operator during one task.
+    """An operator has raised an exception while it worked on a task.
 
     Attributes:
         operator: label of the operator, such as ``inference`` or ``inference#2``.
@@ -159,7 +159,7 @@ class OperatorError(ChunkflowError, RuntimeError):
 
     @classmethod
     def reported(cls, operator: str, task: str | None, message: str) -> OperatorError:
-        """Recreate an operator's error from the message that another process has sent."""
+        """Recreate the error of an operator in another process from the error's message."""
         error = cls(operator, task, RuntimeError(message))
         error.args = (message,)
         return error
@@ -185,9 +185,9 @@ def named(error: BaseException) -> str:
 
 
 def as_error(error: BaseException, where: str) -> Exception:
-    """Return *error*, or a `ChunkflowError` in place of an exception that would end the process.
+    """Return *error*, but a `ChunkflowError` instead of an exception that would end the process.
 
-    For example, `SystemExit` would end the process.
+    For example, a `SystemExit` is replaced.
 
     Args:
         error: any exception.

@@ -93,12 +93,12 @@ WritesToSeveral = _older("destinations")
 
 
 def places_read(operator: object) -> tuple[str, ...]:
-    """Return the addresses that an operator reads from."""
+    """Return the addresses from which an operator reads: its hook ``origins``."""
     return hooks_of(operator).origins
 
 
 def places_written(operator: object) -> tuple[str, ...]:
-    """Return the addresses that an operator writes to."""
+    """Return the addresses to which an operator writes: its hook ``destinations``."""
     return hooks_of(operator).destinations
 
 

@@ -24,9 +24,9 @@ def clip_limits(
 
     Args:
         counts: number of voxels of each intensity 0, 1, 2, …
-        lower_fraction: fraction of the voxels to clip at the dark end.
-        upper_fraction: fraction of the voxels to clip at the bright end; with 0, the upper limit is
-            the last intensity of *counts*.
+        lower_fraction: fraction of the counted voxels to clip at the dark end.
+        upper_fraction: fraction of the counted voxels to clip at the bright end; with 0, the upper
+            limit is the last intensity of *counts*.
 
     Returns:
         The lower and the upper limit. If the two fractions add up to less than 1, the lower limit
@@ -45,8 +45,8 @@ def stretch_table(
 ) -> NDArray[Any]:
     """Return a lookup table that maps *lower* to 0 and *upper* to *maxval*, linearly.
 
-    As in igneous and chunkflow 1.x, the table is computed in single precision, and *minval* only
-    clips the result: it does not change the mapping.
+    As in igneous and chunkflow 1.x, the table is computed in single precision, and *minval* does
+    not change the linear mapping: new values below *minval* are replaced by *minval*.
 
     Args:
         dtype: uint8 or uint16, dtype of the intensities and of the table.
@@ -124,7 +124,7 @@ def rescaled(
     target: tuple[float, float],
     dtype: DTypeLike,
 ) -> NDArray[Any]:
-    """Map an image linearly from one range to another, and clip the result to the second range.
+    """Map an image linearly from the range *span* to the range *target*, and clip it to *target*.
 
     Args:
         array: image of any shape and real dtype.

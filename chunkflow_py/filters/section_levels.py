@@ -64,10 +64,10 @@ class SectionLevels:
         return place_of(self.url)
 
     def limits_of(self, chunk: Chunk) -> list[list[tuple[int, int]]]:
-        """Return the clipping limits of a chunk: for each channel, a list of pairs.
+        """Return the clipping limits of a chunk: for each channel, a list of pairs (lower, upper).
 
-        The list has one pair of limits for each section of the chunk, or a single pair if
-        *per_section* is false.
+        The list has one pair of limits for each section of the chunk, or a single pair for all
+        sections if *per_section* is false.
 
         Raises:
             VolumeNotFoundError: a section has no histogram.

@@ -28,15 +28,20 @@ _MOST_THREADS = 8
 
 
 def gaussian_radius(sigma: float) -> int:
-    """Return the number of voxels that a Gaussian filter reads on each side."""
+    """Return the number of voxels that a Gaussian filter reads on each side of a voxel.
+
+    Args:
+        sigma: standard deviation of the Gaussian, in voxels.
+    """
     return int(TRUNCATE * sigma + 0.5)
 
 
 def gaussian_weights(sigma: float) -> NDArray[np.float64]:
-    """Return the weights of the voxels at distance 0, 1, 2, … from the centre.
+    """Return the weights of a Gaussian filter at the distances 0, 1, 2, … voxels from the centre.
 
-    As in `scipy.ndimage.gaussian_filter`, the weight at distance k is proportional to
-    exp(-k² / 2σ²), and is 0 beyond 4σ. The weights of all voxels on both sides add up to 1.
+    As in `scipy.ndimage.gaussian_filter`, the weight at distance k is proportional to exp(-k² /
+    2σ²), where σ is *sigma* in voxels. The weight is 0 beyond 4σ. The weights of all voxels on both
+    sides add up to 1.
     """
     distance = np.arange(gaussian_radius(sigma) + 1)
     weights = np.exp(-0.5 * np.square(distance / sigma)) if sigma else np.ones(1)
@@ -68,7 +73,6 @@ def blurred(array: NDArray[Any], sigma: Sequence[float]) -> NDArray[Any]:
 
 
 def _blurred_across(array: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Blur along z only, in the precision of the weights."""
     reach = len(weights) - 1
     result = np.empty(array.shape, weights.dtype)
     rows = _rows(array.shape[0] + 2 * reach, array.shape[2], weights)

@@ -73,7 +73,7 @@ def count_chunk(
 
 
 def histogram_in(counts: TaskCounts) -> Histogram:
-    """Return the histogram that `count_chunk` stored in *counts*."""
+    """Return the histogram in *counts*, the storable form that `count_chunk` returns."""
     bins, arrays = counts.settings["bins"], counts.arrays
     return Histogram(
         arrays["counts"].astype(np.int64),
@@ -129,12 +129,12 @@ class VolumeStatistics:
 
     @cached_property
     def counts(self) -> CountStore:
-        """Store with the counts of each task."""
+        """Store that contains the counts (histograms) of each task."""
         return CountStore(self.url, KIND)
 
     @cached_property
     def regions(self) -> list[Region]:
-        """Regions of the chosen tasks that have counts; see `CountStore.regions`.
+        """Regions of the tasks whose histograms are stored: of all tasks, or of those at `time`.
 
         Raises:
             VolumeNotFoundError: there are no counts, or no counts for the time index `time`.
@@ -152,7 +152,10 @@ class VolumeStatistics:
         return chosen
 
     def sections(self, start: int, stop: int) -> dict[int, tuple[Histogram, float, str]]:
-        """Return the histogram, coverage (0 to 1) and dtype of each counted section, by z.
+        """Return a dictionary from z to the histogram, coverage and dtype of each counted section.
+
+        A section is a plane of constant z. The coverage is the fraction of the section that was
+        counted, from 0 to 1.
 
         Args:
             start: z of the first section.
@@ -307,7 +310,9 @@ def statistics_document(
     percentiles: Iterable[float] = PERCENTILES,
     foreground: BoundingBox | None = None,
 ) -> dict[str, Any]:
-    """Return the content of a statistics file for `inference --normalize-statistics`.
+    """Return the statistics of each channel, as a dictionary to be written as a JSON file.
+
+    The option `--normalize-statistics` of `inference` reads this file.
 
     Raises:
         ChunkError: no voxel of a channel was counted.
@@ -322,7 +327,7 @@ def statistics_document(
 
 
 def table(channels: list[dict[str, Any]]) -> str:
-    """Format statistics as a table with one line for each channel."""
+    """Return the statistics of channels as a text table with one line for each channel."""
     names = ("1", "50", "99")
     heads = ("channel", "voxels", "mean", "std", "min", *(f"{p} %" for p in names), "max")
     lines = ["".join(f"{head:>12}" for head in heads)]

@@ -222,7 +222,7 @@ def score(
 def common_region(
     segmentation: Chunk, groundtruth: Chunk, bbox: BoundingBox | None = None
 ) -> BoundingBox:
-    """Return the box that both chunks cover, cut to *bbox* if *bbox* is given.
+    """Return the box of the voxels that both chunks have in common, within *bbox* if it is given.
 
     Raises:
         GeometryError: the chunks have no voxel in common with each other or with *bbox*.
@@ -352,7 +352,7 @@ def _match_count(first: NDArray[Any], second: NDArray[Any]) -> int:
 
 
 def class_scores(table: Contingency) -> dict[str, ClassScore]:
-    """Return Dice and IoU of each label that occurs in one of the volumes, including label 0."""
+    """Return Dice and IoU of each label that one or both volumes contain, including label 0."""
     segments, _, segment_sizes = _of_label(table.segments, table.voxels)
     bodies, _, body_sizes = _of_label(table.bodies, table.voxels)
     same = table.where(table.segments == table.bodies)
@@ -462,7 +462,7 @@ class Evaluator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse a single JSON file for several tasks, and tables if the tasks overlap."""
+        """Refuse a single JSON file for several tasks, and stored tables of tasks that overlap."""
         count = outline.task_count
         if self.json and self.json.endswith(".json") and count > 1:
             msg = (

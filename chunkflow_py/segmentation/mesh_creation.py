@@ -80,7 +80,7 @@ def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
 
 
 def lacks_overlap(chunk: Chunk, box: BoundingBox) -> bool:
-    """Return whether the volume continues after the end of *box*, but *chunk* does not."""
+    """Return whether *chunk* ends with *box* along an axis, although the volume continues there."""
     return not chunk.bbox.contains(box.grow((0, 0, 0), ONE).intersection(chunk.domain))
 
 
@@ -124,8 +124,8 @@ def create_meshes(
         voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
         simplification_factor: factor by which to reduce the number of triangles; with 1 or less,
             all triangles are kept.
-        max_simplification_error: largest distance that the surface may move, in nm. The limit is
-            smaller for a closed surface that would otherwise lose more than half of its volume.
+        max_simplification_error: largest distance that the surface may move, in nm. A closed
+            surface that would lose more than half of its volume moves less.
         ids: ids of the objects to mesh (default: all).
         skip_ids: ids of objects that get no mesh.
         dust_threshold: objects with fewer voxels in *box* get no mesh.
@@ -255,8 +255,8 @@ class MeshSaver(OperatorBase):
         input_name: name of the chunk of labels.
         format: file format.
         voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
-        mip: level of the volume at *url* from which the chunk was loaded. The level and the chunk
-            must have the same voxel size.
+        mip: resolution level, in the volume at *url*, from which the chunk was loaded. The level
+            and the chunk must have the same voxel size.
         default_mip: value of the global option --mip, which is used if *mip* is ``None``.
         manifest: whether to add each fragment (mesh file of an object in one task) to the manifest
             of its object when the fragment is written.
@@ -278,7 +278,7 @@ class MeshSaver(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the output: the files below `url`."""
+        """Return the description of the output: the files below `url`."""
         return (objects_below(self.url),)
 
     @property

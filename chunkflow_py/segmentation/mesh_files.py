@@ -231,7 +231,7 @@ def _used(vertices: NDArray[Any], faces: NDArray[Any]) -> Mesh:
 
 
 def multires(mesh: Mesh) -> tuple[bytes, bytes]:
-    """Return the contents of the manifest file and the data file of a multi-resolution mesh.
+    """Return the contents of the two files of a multi-resolution mesh: manifest and data.
 
     Args:
         mesh: mesh of one object, made by `welded`, with at least one triangle.

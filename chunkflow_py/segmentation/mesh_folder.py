@@ -52,13 +52,13 @@ def legacy_folder(url: str, default: str | None = None) -> ObjectFolder:
 
     Args:
         url: address of a precomputed volume, whose info file names the folder, or of the folder.
-        default: name of the folder if the info file names none; see `folder_of`.
+        default: name of the folder if the info file of the volume names none.
     """
     return fragment_folder(url, "mesh", default)
 
 
 def add_fragment(name: str, manifest: dict[str, Any] | None) -> dict[str, Any]:
-    """Return a manifest with the fragment *name* added; its names are sorted and unique."""
+    """Return a manifest with the fragment *name* added; fragment names are sorted and unique."""
     return {"fragments": sorted({*(manifest or {}).get("fragments", ()), name})}
 
 
@@ -81,7 +81,7 @@ def read_mesh(folder: ObjectFolder, label: int) -> Mesh:
 
 
 def read_fragments(folder: ObjectFolder, names: Sequence[str]) -> list[Mesh]:
-    """Return the meshes of fragments, in the order of *names*."""
+    """Read mesh fragments, and return them in the order of their file names in *names*."""
     contents = zip(names, folder.get_all(names), strict=True)
     return [Mesh.decoded(data, f"{folder.url}/{name}") for name, data in contents]
 
@@ -128,7 +128,8 @@ class ManifestWriter(OperatorBase):
     Attributes:
         url: address of the volume, or of the folder of its fragments.
         digits: number of decimal digits of the prefix.
-        multires: whether to write multi-resolution meshes to a second folder instead of manifests.
+        multires: whether to write multi-resolution meshes instead of manifests. They are written to
+            a new folder.
         shards: number of shards. Each task then writes one shard of multi-resolution meshes
             (default: write no shards).
     """
@@ -237,7 +238,7 @@ class MeshDownload(OperatorBase):
             labels are the ids.
         ranks: slice of the list of ids, to choose only a part. The ids of a chunk are sorted by the
             size of their objects, the largest first.
-        prefix: path or URL of the files up to the object id.
+        prefix: start of the path or URL of each file; the object id follows.
         format: file format.
     """
 
@@ -257,7 +258,7 @@ class MeshDownload(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Address of the files, with the letters ID in place of the object id."""
+        """Address of the mesh files, with the letters ID in place of the object id."""
         folder, start = named_after(self.prefix)
         return f"{folder.url.rstrip('/')}/{start}ID.{self.format}"
 

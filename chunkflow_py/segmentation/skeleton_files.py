@@ -174,7 +174,8 @@ class SwcSaver(OperatorBase):
     def prepare(self, outline: Outline) -> None:
         """Record whether there are several tasks.
 
-        Several tasks can have parts of one object, so that their files need different names.
+        If there are several tasks, each can contain a part of the same object. The file names then
+        contain the region of the task.
         """
         self._has_several = outline.has_tasks and outline.task_count != 1
 
@@ -187,7 +188,7 @@ class SwcSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Address of the files, with the letters ID in place of the object id."""
+        """Address of the SWC files, with the letters ID in place of the object id."""
         folder, start = named_after(self.prefix)
         return f"{folder.url.rstrip('/')}/{start}ID.swc"
 

@@ -5,9 +5,9 @@ task             |a        b|          voxels a to b
 skeletonized     |a        b|c         voxels a to b, and c, the first voxel of the next task
 ```
 
-Two neighbouring tasks both read the plane of voxels c. If an object crosses this plane, its two
-skeletons end there at a point that depends only on the voxels of the plane. So both skeletons end
-at the same point.
+Two neighbouring tasks both read the plane of voxels c. If an object crosses this plane, each of the
+two tasks ends its skeleton at a point of the plane. The point depends only on the voxels of the
+plane, so the two skeletons end at the same point.
 
 The library kimimaro creates and joins skeletons (TEASAR algorithm). It is an optional dependency
 under the GPL.
@@ -205,7 +205,7 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the voxel size: that of the settings if given, else that of the pipeline."""
+        """Store the voxel size from the settings or, if they have none, from the pipeline."""
         self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
     @hook

@@ -62,7 +62,7 @@ def checkerboard(plan: Plan, workers: int = USUAL_WORKERS) -> Iterator[int]:
 
 
 def obstacle(plan: Plan) -> str:
-    """Return the reason why a plan has no checkerboard order; empty if it has one."""
+    """Return the reason why a plan has no checkerboard order; an empty text if the plan has one."""
     if isinstance(plan, GridPlan):
         return ""
     if not isinstance(plan, ListPlan):
@@ -84,7 +84,7 @@ def slabs(tasks: Mapping[int, int], least: int) -> list[list[int]]:
     are added to the last slab.
 
     Args:
-        tasks: dictionary from layer (index along z, ascending) to the number of its tasks.
+        tasks: dictionary from layer (index along z, ascending) to the number of tasks in the layer.
         least: smallest number of tasks of a slab.
     """
     result: list[list[int]] = [[]]

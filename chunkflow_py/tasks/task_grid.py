@@ -1,4 +1,4 @@
-"""Grids of task boxes, from a region, a box size, a count and an alignment."""
+"""Grids of task boxes, from a region, the size and number of boxes, and an alignment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def region_of(
     bounds: BoundingBox | None = None,
     names: tuple[str, str, str] = ("--roi-start", "--roi-stop", "--roi-size"),
 ) -> tuple[Zyx, Zyx | None]:
-    """Complete a region, and return its start and stop; stop is ``None`` if nothing defines it.
+    """Compute start and stop of a region from any of start, stop, size and a volume's bounds.
+
+    The returned stop is ``None`` if neither *stop*, *size* nor *bounds* is given.
 
     Args:
         start: first voxel, zyx (default: *stop* - *size* if both are given, else the start of
@@ -77,8 +79,10 @@ def task_grid(
     Args:
         chunk_size: extent of a box, voxels, zyx.
         start: first voxel of the region.
-        stop: end of the region, exclusive; without it, there are *grid_size* boxes (default: one).
-        grid_size: number of boxes along each axis.
+        stop: end of the region, exclusive. With ``None``, the region consists of *grid_size* boxes
+            along each axis, or of a single box if *grid_size* is not given.
+        grid_size: number of boxes along each axis (default: as many as the region needs, or one if
+            *stop* is ``None``).
         respect_stop: whether to clip the last boxes to the end of the region.
         block_size: extend the region outward to multiples of this size, counted from (0, 0, 0).
 
@@ -108,7 +112,7 @@ def task_grid(
 
 
 def cells_touching(grid: BoxGrid, box: BoundingBox) -> tuple[slice, slice, slice]:
-    """Return slices (z, y, x) of the cells whose boxes share a voxel with *box*.
+    """Return, for each axis, the slice of the cells whose boxes share a voxel with *box*.
 
     In this example, the slice is 1 to 3 (exclusive):
 

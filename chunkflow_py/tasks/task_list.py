@@ -22,8 +22,8 @@ class ListPlan:
 
     Attributes:
         regions: regions of the tasks, without duplicates.
-        indexes: range (with step 1) of positions in the list, if only these tasks belong to the
-            plan. ``None`` means all tasks.
+        indexes: range (with step 1) of positions in the list, if the plan contains only the tasks
+            at these positions. ``None`` means all tasks.
     """
 
     regions: Sequence[Region]
@@ -181,7 +181,7 @@ def no_task(region: Region, why: str, near: Region | None) -> GeometryError:
 
     Args:
         region: the region.
-        why: end of the sentence that starts with the region, such as "is excluded from the plan".
+        why: second part of the message, after the region, such as "is excluded from the plan".
         near: region of the nearest task, for the message (``None`` if the plan has no tasks).
     """
     hint = "the plan has no tasks" if near is None else f"the nearest task is {near}"

@@ -47,7 +47,7 @@ def cells(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[Zyx]:
     Args:
         count: number of cells along each axis, zyx.
         order: order of the cells.
-        first: number of cells to skip.
+        first: number of cells to skip at the start of the order.
     """
     for position in positions(count, order, first):
         rest, x = divmod(position, count.x)
@@ -56,7 +56,7 @@ def cells(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[Zyx]:
 
 
 def positions(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[int]:
-    """Yield the raster positions of the cells of a grid in the given order.
+    """Yield the raster index of each cell of a grid, in the given order of the cells.
 
     The grid is divided recursively into the parts that the curve visits one after the other. Many
     small parts have equal shapes, so the positions are computed once for each shape.
@@ -64,7 +64,7 @@ def positions(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[i
     Args:
         count: number of cells along each axis, zyx.
         order: order of the cells.
-        first: number of cells to skip.
+        first: number of cells to skip at the start of the order.
     """
     if order == "raster":
         yield from range(first, count.product())
@@ -147,7 +147,7 @@ class OrderedBoxes(Sequence[BoundingBox]):
         return self.part(range(len(self)))
 
     def part(self, indexes: range) -> Iterator[BoundingBox]:
-        """Yield the boxes at consecutive *indexes* of the sequence."""
+        """Yield a part of the sequence: the boxes at *indexes*, a range with step 1."""
         chosen = islice(cells(self.grid.count, self.order, indexes.start), len(indexes))
         return map(self.grid.box, chosen)
 

@@ -94,8 +94,8 @@ class GridPlan:
     Attributes:
         grid: grid of the boxes.
         order: order in which tasks are sent. The numbers of tasks do not depend on the order.
-        indexes: range (with step 1) of positions in this order, if only these tasks belong to the
-            plan. ``None`` means all tasks.
+        indexes: range (with step 1) of positions in this order, if the plan contains only the tasks
+            at these positions. ``None`` means all tasks.
         times: number of time points, or ``None`` without a time axis.
         kept: one bit for each box of the grid; only boxes whose bit is 1 are tasks. Box 0 is the
             lowest bit of the first byte. ``None`` means all boxes.
@@ -178,7 +178,12 @@ class GridPlan:
         return self.kept is None or _has(self.kept, number % len(self.grid))
 
     def tasks_in_layer(self, time: int, layer: int) -> int:
-        """Return the number of tasks in one layer of the grid along z, at one time index."""
+        """Return the number of tasks in one layer of the grid at one time index.
+
+        Args:
+            time: time index; 0 without a time axis.
+            layer: index of the layer along z.
+        """
         size = self.grid.count.y * self.grid.count.x
         first = time * len(self.grid) + layer * size
         if self.kept is None and self.indexes is None:
@@ -222,7 +227,7 @@ class GridPlan:
         raise self._missing(region)
 
     def to_json(self) -> tuple[dict[str, Any], bytes]:
-        """Return the JSON description and the bits of *kept*."""
+        """Return a description of the plan for JSON, and the bits of *kept* as bytes."""
         grid = self.grid
         description = {
             "kind": "grid",
@@ -239,7 +244,6 @@ class GridPlan:
 
     @cached_property
     def _planned(self) -> int:
-        """Number of tasks before *indexes* select a part of them."""
         boxes = len(self.grid) if self.kept is None else _count(self.kept)
         return boxes * (self.times or 1)
 
@@ -311,7 +315,7 @@ class GridPlan:
 
 
 def plan_from_json(description: Mapping[str, Any], content: bytes) -> GridPlan | ListPlan:
-    """Return the plan that `Plan.to_json` described.
+    """Return the plan from the two values that `Plan.to_json` has returned.
 
     Args:
         description: first value of `Plan.to_json`.
@@ -355,13 +359,11 @@ def _count(bits: bytes) -> int:
 
 
 def _count_between(bits: bytes, start: int, stop: int) -> int:
-    """Return how many of the bits *start* to *stop* - 1 are set."""
     value = int.from_bytes(bits[start >> 3 : -(-stop // 8)], "little") >> (start & 7)
     return (value & ((1 << (stop - start)) - 1)).bit_count()
 
 
 def _bits(bits: bytes) -> Iterator[int]:
-    """Yield the indexes of the bits that are set."""
     for index, byte in enumerate(bits):
         if byte:
             first = 8 * index

@@ -104,7 +104,7 @@ class ChunkGrid:
 
     @property
     def number_bits(self) -> int:
-        """Number of bits for the number of a supervoxel in its chunk."""
+        """Number of bits in an id that number the supervoxels within a chunk."""
         return 64 - _LAYER_BITS - 3 * self.bits
 
     def chunks(self, box: BoundingBox) -> Iterator[tuple[Zyx, BoundingBox]]:
@@ -130,7 +130,13 @@ class ChunkGrid:
             yield Zyx(*place), BoundingBox(start, start + self.size).intersection(self.domain)
 
     def base(self, place: Zyx) -> int:
-        """Return the id with number 0 in the chunk at *place*, zyx; no supervoxel has this id."""
+        """Return the id that precedes the first supervoxel id of a chunk.
+
+        No supervoxel has this id, because supervoxels are numbered from 1 in each chunk.
+
+        Args:
+            place: index of the chunk along z, y and x.
+        """
         z, y, x = (int(n) for n in place)
         packed = (((_SUPERVOXELS << self.bits | x) << self.bits | y) << self.bits) | z
         return packed << self.number_bits
@@ -165,15 +171,15 @@ def split_supervoxels(
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Edges of one of the three types in `ChunkEdges`; each array has one entry for each edge.
+    """Edges of a chunk, in arrays with one entry for each edge; see `ChunkEdges`.
 
     Attributes:
         first: id of the supervoxel in the chunk, uint64.
         second: id of the other supervoxel, uint64.
-        affinity: mean affinity between both supervoxels, in [0, 1], float32; infinite if the two
-            are parts of one fragment.
-        area: number of voxel faces between both supervoxels, uint64; 1 if the two are parts of one
-            fragment.
+        affinity: mean affinity between the two supervoxels, in [0, 1], float32; infinite if the
+            supervoxels are parts of one fragment.
+        area: number of voxel faces between the two supervoxels, uint64; 1 if the supervoxels are
+            parts of one fragment.
     """
 
     first: NDArray[np.uint64]
@@ -187,7 +193,7 @@ class ChunkEdges:
     """The edges of one chunk, and the segments of its supervoxels.
 
     Attributes:
-        in_chunk: edges between supervoxels of the chunk, the smaller id first.
+        in_chunk: edges between two supervoxels of the chunk; `Edges.first` is the smaller id.
         cross_chunk: edges to other parts of the same fragment, in neighbouring chunks.
         between_chunk: edges to parts of other fragments, in neighbouring chunks.
         components: one array of supervoxel ids for each segment. An array contains the segment's
@@ -221,11 +227,11 @@ def edges_of_chunk(
             `edge_affinities`.
         around: box of the chunk, enlarged by one voxel on each side where the volume continues.
         grid: division of the volume into chunks.
-        place: coordinates of the chunk, zyx.
+        place: index of the chunk along z, y and x.
 
     Raises:
-        ChunkError: a supervoxel in the chunk has an id of another chunk, or the supervoxels and the
-            fragments or segments disagree on which voxels are background.
+        ChunkError: a supervoxel in the chunk has an id of another chunk, or a voxel is background
+            in *supervoxels*, but not in *fragments* or not in *segments*, or the reverse.
     """
     check_sums(grid.domain, edges.dtype)
     base = np.uint64(grid.base(place))

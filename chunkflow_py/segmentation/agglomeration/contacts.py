@@ -73,7 +73,7 @@ class Contacts:
         return cls(*(np.concatenate([getattr(each, name) for each in tables]) for name in names))
 
     def summed(self, *, is_directed: bool = False) -> Contacts:
-        """Return a table with one row for each pair of regions, by adding up rows of equal pairs.
+        """Return a table with one row for each pair of regions, adding up the rows of equal pairs.
 
         The rows are sorted by ids, and the smaller id of each row is first. Rows whose two ids are
         equal are left out.
@@ -124,17 +124,18 @@ def contacts_of(
     *,
     is_directed: bool = False,
 ) -> Contacts:
-    """Return the contacts of the fragments in a box, in the form of `Contacts.summed`.
+    """Return the contacts of the fragments in a box, one row for each pair; see `Contacts.summed`.
 
     Args:
         fragments: (z, y, x) ids of fragments. Background, 0, has no contacts.
         edges: (3, z, y, x) affinities of the same voxels as integers. In channel k, the values of
-            plane 0 along axis k are not used.
-        start: global position of the first voxel, zyx.
+            plane 0 along axis k are not used, because their edges lead out of the array.
+        start: position of the arrays' first voxel in the volume, zyx.
         domain: bounds of the volume.
         axes: axes (0 for z) along which contacts are counted.
-        is_directed: whether `Contacts.first` is always the fragment at the lower of an edge's two
-            voxels. If so, a pair of fragments can have two rows, one for each order.
+        is_directed: if true, `Contacts.first` is the fragment of the edge's voxel with the smaller
+            coordinate, so a pair of fragments can have two rows, one for each order. If false,
+            `Contacts.first` is the smaller id.
     """
     row, rows = int(domain.size.x), int(domain.size.x) * int(domain.size.y)
     at = [int(a) - int(b) for a, b in zip(start, domain.start, strict=True)]
@@ -187,11 +188,13 @@ def _numbered(fragments: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArra
 def mean_keys(
     total: NDArray[np.int64], count: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return a pair of integers for each mean total / count; the pairs compare like the means.
+    """Return two integers for each mean, total / count, so that means can be compared exactly.
 
-    The first integer is the integer part of the mean. The second is its fractional part in units of
-    2**-62, rounded down. Two different fractions with denominators below 2**31 differ by more than
-    2**-62, so their keys differ; equal means have equal keys.
+    The first integer is the integer part of the mean. The second integer is the fractional part of
+    the mean, in units of 2**-62, rounded down. Of two means, the greater has the greater pair of
+    integers (the second integer decides if the first integers are equal). Two different fractions
+    with denominators below 2**31 differ by more than 2**-62, so different means have different
+    pairs. Equal means have equal pairs.
 
     Args:
         total: sums, at least 0.

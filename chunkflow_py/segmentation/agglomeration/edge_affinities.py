@@ -1,13 +1,13 @@
 """Affinities as integers on the edges between neighbouring voxels.
 
 The value of channel k at voxel v belongs to the edge between v and its lower neighbour along axis
-k. The values of channel k in plane 0 of axis k belong to edges to voxels outside the array, and are
-ignored.
+k, whose coordinate is smaller by 1. The values of channel k in plane 0 of axis k belong to edges to
+voxels outside the array, and are ignored.
 
 The voxels of the whole volume are numbered in raster order. The index of an edge is three times the
-number of its upper voxel, plus its axis. So the index identifies the edge in every task. Around a
-voxel, the indices of the six edges ascend in the order of `DIRECTIONS`, and so do the numbers of
-the six neighbours.
+number of its upper voxel (the one with the greater coordinate), plus its axis. So the index
+identifies the edge in every task. Around a voxel, the indices of the six edges ascend in the order
+of `DIRECTIONS`, and so do the numbers of the six neighbours.
 """
 
 from __future__ import annotations
@@ -34,16 +34,20 @@ _PLANES = 16  # planes that are converted together
 
 
 def as_edges(affinity: NDArray[Any], layout: AffinityLayout = DEFAULT_LAYOUT) -> NDArray[Any]:
-    """Return affinities as integers, channel k along axis k; a view if nothing is converted.
+    """Return affinities as integers, in which channel k has the edges along axis k.
+
+    If no value has to be converted, the result is a view of the array.
 
     Floating-point affinities become uint16: 65535 times the affinity, rounded half to even.
 
     Args:
-        affinity: (3, z, y, x), uint8, uint16 or floating point; 255, 65535 and 1.0 stand for 1.
+        affinity: (3, z, y, x), uint8, uint16 or floating point; the value for an affinity of 1 is
+            255, 65535 or 1.0, respectively.
         layout: order of the channels, and which of the two voxels of an edge stores its affinity.
 
     Returns:
-        (3, z, y, x) uint8 or uint16, channel 0 along z, each value at the upper voxel of its edge.
+        (3, z, y, x) uint8 or uint16, channel 0 along z, each value at the upper voxel of its edge
+        (the voxel with the greater coordinate).
 
     Raises:
         ChunkError: the array does not have three channels, its type is not one of those above, or
@@ -95,7 +99,7 @@ def integer_type(dtype: DTypeLike) -> str:
 
 
 def scale_of(dtype: DTypeLike) -> int:
-    """Return the integer that stands for an affinity of 1: 255 or 65535."""
+    """Return the integer for an affinity of 1: 255 for uint8, 65535 for uint16."""
     return int(np.iinfo(np.dtype(dtype)).max)
 
 
@@ -108,8 +112,7 @@ def least_edge(threshold: float, dtype: DTypeLike) -> int:
 def least_mean(threshold: float, dtype: DTypeLike) -> Fraction:
     """Return the smallest mean affinity at which two regions are merged, in integer units.
 
-    Integer units are those of the stored integers: 255 (uint8) or 65535 (uint16) is an affinity of
-    1.
+    In integer units, an affinity of 1 is 255 for uint8, and 65535 for uint16.
 
     Args:
         threshold: regions are merged while 1 - mean affinity is at most this value, in [0, 1]. The

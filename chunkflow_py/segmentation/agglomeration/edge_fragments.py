@@ -56,7 +56,8 @@ class FragmentRule:
             inside a cell if the mean affinity of its edges is at least this.
         cap: ``distance``: limit of the squared distance between a voxel and the nearest membrane
             or cell, in the unit of `weights`. Longer distances count as *cap*.
-        weights: squared length of a step along z, y and x, relative to the shortest step.
+        weights: squared distance between neighbouring voxels along z, y and x; 1 along the axis
+            with the shortest distance, rounded to integers.
         smoothing: ``distance``: how often the distances are smoothed with the weights 1, 2, 1 along
             each axis.
     """

@@ -49,12 +49,12 @@ def _key(region: Region) -> str:
 
 @dataclass
 class EdgeLinker:
-    """Links the fragments of different tasks that a chosen edge joins.
+    """Links two fragments of neighbouring tasks if a chosen edge joins the fragments.
 
     Attributes:
         url: address of the volume of fragments.
         edges_url: address of the chosen edges through the lower faces of tasks.
-        mip: level of the volume.
+        mip: resolution level of the fragments in the volume.
         opening: options for opening the volume and the store.
     """
 
@@ -65,12 +65,12 @@ class EdgeLinker:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Normalised addresses to read: the fragments and the edges."""
+        """Normalised addresses of the fragments and of the edges, which the linker reads."""
         return (level_name(Location.parse(self.url), self.mip), self._edges_place)
 
     @property
     def about(self) -> dict[str, Any]:
-        """Description of the linking method, for JSON."""
+        """Description of the linking method, which is stored as JSON with the links."""
         return {"labels": self.places[0], "edges": self._edges_place}
 
     @property

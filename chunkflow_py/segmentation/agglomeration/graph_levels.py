@@ -1,4 +1,8 @@
-"""Merge the stored graphs of boxes level by level, and write the hierarchy and segment tables."""
+"""Merge the stored graphs of boxes level by level, and write the hierarchy and segment tables.
+
+The graph of a box consists of its regions and their contacts. A box of a higher level consists of
+smaller boxes; see `graph_store`.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +95,6 @@ def write_all_merges(graphs: GraphStore, hierarchy: Store, level: int) -> None:
 
 
 def _all_merges(graphs: GraphStore, settings: GraphSettings, last_level: int) -> Iterator[Merges]:
-    """Yield the merges of all boxes of all levels."""
     with ThreadPoolExecutor(graphs.store.connections, "graph") as threads:
         for level in range(last_level + 1):
             boxes = iter(settings.grid(level))
@@ -108,7 +111,7 @@ def write_segment_table(
     min_size: int = 0,
     min_affinity: float = 0.0,
 ) -> None:
-    """Write the table that maps each id of fragment-affinity to the id of a segment.
+    """Write the table that maps each fragment id of fragment-affinity to a segment id.
 
     Args:
         hierarchy: store of the hierarchy.

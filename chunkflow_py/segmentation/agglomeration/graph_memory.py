@@ -20,10 +20,18 @@ _MERGE_BYTES = 150  # peak of sorting an interval: its rows, its columns and the
 
 
 def graph_bytes(voxels: int) -> int:
-    """Return the expected peak memory, in bytes, for merging the regions of a box."""
+    """Return the expected peak memory, in bytes, for merging the regions of a box.
+
+    Args:
+        voxels: number of voxels of the box.
+    """
     return int(_CONTACTS * float(voxels) ** _GROWTH * _CONTACT_BYTES)
 
 
 def hierarchy_bytes(voxels: int) -> int:
-    """Return the expected peak memory, in bytes, for writing the hierarchy of a volume."""
+    """Return the expected peak memory, in bytes, for writing the hierarchy of a volume.
+
+    Args:
+        voxels: number of voxels of the volume.
+    """
     return int(_MERGES * voxels * _INTERVAL * _MERGE_BYTES)

@@ -106,17 +106,20 @@ class GraphSettings:
 
     @property
     def least(self) -> Fraction:
-        """Smallest mean affinity at which regions were merged, in units of the stored integers."""
+        """Smallest mean affinity at which regions were merged, as an integer affinity.
+
+        An affinity of 1 is 255 for uint8, and 65535 for uint16.
+        """
         return least_mean(self.max_threshold, self.dtype)
 
     def grid(self, level: int) -> BoxGrid:
-        """Return the boxes of a level."""
+        """Return the boxes of a level; at level k, a box has 2**k tasks along each axis."""
         size = self.size * 2**level
         return BoxGrid.covering(self.box, size, respect_stop=True)
 
     @property
     def last_level(self) -> int:
-        """Number of the lowest level, 1 or more, at which a single box covers the volume."""
+        """Lowest level, at least 1, at which a single box covers the whole volume."""
         return max(1, *((each - 1).bit_length() for each in self.grid(0).count))
 
     def check(self, box: BoundingBox, level: int) -> None:
@@ -139,7 +142,7 @@ class GraphSettings:
             raise GeometryError(msg)
 
     def children(self, box: BoundingBox, level: int) -> list[BoundingBox]:
-        """Return the smaller boxes, of level *level* - 1, that together fill *box*."""
+        """Return the boxes of the next lower level, *level* - 1, of which *box* consists."""
         cell = self.grid(level).cell_of(box.start)
         lower = self.grid(level - 1)
         if cell is None:
@@ -155,7 +158,7 @@ class GraphSettings:
 
     @classmethod
     def from_json(cls, text: bytes, address: str) -> GraphSettings:
-        """Parse what `to_json` returns.
+        """Recreate the settings from the JSON text that `to_json` returns.
 
         Raises:
             VolumeError: *text* was not written by this version.
@@ -212,7 +215,8 @@ class GraphStore:
             task_size: size of the tasks of measure-contacts, voxels, zyx.
 
         Raises:
-            VolumeError: the smaller box has no object, or was made with tasks of another size.
+            VolumeError: the first smaller box has no stored object, or its object was made with
+                tasks of another size.
         """
         stop = (box.start + task_size * 2 ** (level - 1)).low(box.stop)
         key = _key(BoundingBox(box.start, stop), level - 1)
@@ -254,7 +258,7 @@ class GraphStore:
     def read_contacts(
         self, box: BoundingBox
     ) -> tuple[Contacts, NDArray[np.uint64], NDArray[np.int64]]:
-        """Return what `write_contacts` has written."""
+        """Read the contacts of a task, and the ids and sizes of fragments; see `write_contacts`."""
         key = _key(box, None)
         found = self._get(key, *_CONTACTS, "ids", "sizes")
         ids, sizes = checked_columns(

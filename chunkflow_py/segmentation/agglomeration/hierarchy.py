@@ -1,8 +1,9 @@
 """The hierarchy of all merges, its cut at a threshold, and the absorption of small segments.
 
 In the order of `Merges.sorted`, the mean affinities of the merges never rise. Therefore, the merges
-with a mean affinity of at least T are exactly the merges of a greedy algorithm that stops at T. So
-a hierarchy with all merges down to T contains the segmentations for T and for all greater values.
+with a mean affinity of at least T are exactly the merges of a greedy algorithm that stops when all
+means are below T. So a hierarchy with all merges down to T contains the segmentations for T and for
+all greater values of T.
 
 Small segments are absorbed after the cut, in rounds. In each round, every small segment picks its
 best contact, all picked pairs are united at once, and the sums and sizes are computed again. The
@@ -38,7 +39,7 @@ class Segments:
         self._ids, self._names = smallest_of_sets(pairs)
 
     def __call__(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the segment id of each of *ids*; a fragment without a pair is a segment itself."""
+        """Return the segment id of each of *ids*; a fragment without a pair is its own segment."""
         if not len(self._ids):
             return ids
         places = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
@@ -46,16 +47,17 @@ class Segments:
 
     @property
     def changes(self) -> NDArray[np.uint64]:
-        """Fragment id and segment id of each fragment whose segment has another id.
+        """Fragments whose segment has an id other than the fragment's, with the segment id.
 
-        The array has the shape (n, 2). Fragment ids ascend.
+        The array has the shape (n, 2): a column of fragment ids, ascending, and a column of segment
+        ids.
         """
         changed = self._ids != self._names
         return np.stack((self._ids[changed], self._names[changed]), axis=1)
 
 
 def reaches(contacts: Contacts, least: Fraction) -> NDArray[np.bool_]:
-    """Return a mask of the contacts whose mean affinity is at least *least*, in integer units."""
+    """Return a mask of the contacts with a mean affinity of at least *least*, in integer units."""
     whole, rest = mean_keys(contacts.total, contacts.count)
     (least_whole,), (least_rest,) = mean_keys(
         np.array([least.numerator]), np.array([least.denominator])

@@ -30,7 +30,8 @@ Columns of edges, in ascending order of the two ids:
 | tie           | int64   | lowest index of these affinities, see `edge_affinities`            |
 | same_segment  | bool    | whether the two fragments belong to one segment                    |
 
-Columns of merges, in the order of the greedy algorithm (means fall; for equal means, ties rise):
+Columns of merges, in the order of the greedy algorithm: the greatest mean first, and of equal means
+the smallest tie first:
 
 | column        | type    | content                                                            |
 |---------------|---------|--------------------------------------------------------------------|

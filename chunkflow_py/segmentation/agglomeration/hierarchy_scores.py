@@ -43,7 +43,8 @@ def fragment_table(
 
     Args:
         fragments: volume of fragments that fragment-affinity has made.
-        names: table from the ids in this volume to the final ids of fragments.
+        names: table that solve-labels has written. It maps the ids in *fragments*, which differ
+            between tasks, to one id for each fragment.
         truth: labels of the ground truth.
         boxes: boxes to compare; they must not overlap.
     """
@@ -56,7 +57,7 @@ def fragment_table(
 def scores_at(
     table: Contingency, merges: Merges, thresholds: Sequence[float], dtype: str
 ) -> Iterator[tuple[float, SegmentationScore]]:
-    """Yield each threshold and the scores of its segmentation.
+    """Yield each threshold, with the scores of the segmentation at this threshold.
 
     Args:
         table: contingency table of the fragments and the ground truth.
@@ -71,7 +72,11 @@ def scores_at(
 
 
 def drawn(scores: Sequence[tuple[float, SegmentationScore]]) -> list[str]:
-    """Return the scores as lines of text, with a bar for each variation of information."""
+    """Return the lines of a text table of scores.
+
+    Each threshold has one line. A bar shows its variation of information (VOI), and the word "best"
+    marks the lowest VOI.
+    """
     worst = max((each.voi for _, each in scores), default=0.0) or 1.0
     best = min((each.voi for _, each in scores), default=0.0)
     lines = [f"{'threshold':>9}  {'VOI split':>9}  {'merge':>6}  {'sum':>6}  {'Rand error':>10}"]

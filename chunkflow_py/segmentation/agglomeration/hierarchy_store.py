@@ -46,7 +46,7 @@ _ROW = np.dtype([(name, column.dtype) for name, column in Contacts.none().column
 def write_hierarchy(
     store: Store, parts: Iterable[Merges], settings: GraphSettings, *, piece: int = PIECE
 ) -> None:
-    """Write a hierarchy.
+    """Sort the merges of all boxes, and write them as a hierarchy.
 
     Args:
         store: store of the hierarchy.
@@ -93,7 +93,7 @@ def read_settings(store: Store) -> GraphSettings:
 
     Raises:
         VolumeNotFoundError: there is no hierarchy.
-        VolumeError: its index is damaged.
+        VolumeError: ``hierarchy.json`` is damaged.
     """
     return _index(store)[0]
 

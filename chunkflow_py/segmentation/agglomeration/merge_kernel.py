@@ -1,7 +1,7 @@
 """The inner loop of `region_merging`: merges regions from the best contact to the worst.
 
-If numba is installed (extra ``numba``), it compiles the loop. Otherwise, Python
-interprets the same code, with the same result.
+If numba is installed (extra ``numba``), it compiles the loop. Without numba, Python interprets the
+loop, which is slower but has the same result.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def _compiled(function: F) -> F:
     return cast("F", njit(cache=True, nogil=True)(function))
 
 
+# The same computation as in `contacts.mean_keys`, for one mean.
 @_compiled
 def _key(total: int, count: int) -> tuple[int, int]:
-    """Return the key of a mean, as `contacts.mean_keys` does."""
     whole = total // count
     rest = (total - whole * count) << 31
     high = rest // count
@@ -109,9 +109,9 @@ def merge_best_first(
         tie: lowest index of these edges; overwritten.
         blocked: mask of the regions that must not be merged. The function also sets the mask for
             regions whose best contact is with a blocked region.
-        least_whole: first key of the smallest mean at which two regions are merged; see
-            `contacts.mean_keys`.
-        least_rest: second key of this mean.
+        least_whole: first of the two integers that `contacts.mean_keys` returns for the smallest
+            mean at which regions are merged.
+        least_rest: second of these integers.
 
     Returns:
         Five arrays with one entry for each merge, in the order of the merges: the region that keeps
@@ -279,5 +279,5 @@ def merge_best_first(
 
 
 def interpreted() -> Callable[..., tuple[_Array, ...]]:
-    """Return `merge_best_first` as interpreted by Python, even if numba is installed."""
+    """Return `merge_best_first` without the compilation by numba, for comparison."""
     return getattr(merge_best_first, "py_func", merge_best_first)

@@ -130,7 +130,7 @@ class OpenGraph:
         )
 
     def region_of(self, fragments: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the region of each fragment; 0 if it is unknown or its region is final."""
+        """Return the region of each fragment; 0 for a fragment that is not in `self.fragments`."""
         if not len(self.fragments):
             return np.zeros(len(fragments), np.uint64)
         places = np.searchsorted(self.fragments, fragments)

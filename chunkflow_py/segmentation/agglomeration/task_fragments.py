@@ -1,4 +1,4 @@
-"""Fragments and contacts of one task, from chunks with margins."""
+"""Fragments of one task, and the contacts between them, from chunks with margins."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FragmentOptions:
 
     Attributes:
         method: ``distance`` or ``affinity``.
-        low, high: thresholds of the affinities, in [0, 1].
+        low, high: thresholds of `FragmentRule`, as affinities in [0, 1].
     """
 
     method: FragmentMethod
@@ -65,7 +65,12 @@ class FragmentOptions:
             raise OptionError(msg)
 
     def rule(self, dtype: DTypeLike, voxel_size_nm: Iterable[float]) -> FragmentRule:
-        """Return the rule for affinities of type *dtype* and a voxel size, zyx, in nm."""
+        """Return the rule for integer affinities and a voxel size.
+
+        Args:
+            dtype: type of the integer affinities, uint8 or uint16.
+            voxel_size_nm: voxel size, zyx, in nm.
+        """
         sizes = tuple(voxel_size_nm)
         z, y, x = (max(1, round((size / min(sizes)) ** 2)) for size in sizes)
         return FragmentRule(

@@ -46,11 +46,11 @@ class Contingency:
         return len(self.voxels)
 
     def where(self, kept: NDArray[np.bool_]) -> Contingency:
-        """Return a table of those rows for which *kept*, (n,) bool, is true."""
+        """Return a table of the rows for which the mask *kept*, (n,) bool, is true."""
         return Contingency(self.segments[kept], self.bodies[kept], self.voxels[kept])
 
     def renamed(self, segments: NDArray[np.uint64]) -> Contingency:
-        """Return the table with the segment label of each row replaced by that in *segments*.
+        """Return the table with new segment labels: *segments* has the new label of each row.
 
         Rows that then have equal labels of segment and body are added up.
         """
@@ -96,7 +96,7 @@ def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contin
 
 
 def joined(tables: Iterable[Contingency]) -> Contingency:
-    """Return the sum of *tables*, using about twice the memory of the sum.
+    """Return the sum of *tables*. The memory is about twice the size of the sum.
 
     Args:
         tables: tables of parts of a volume; no two parts have a voxel in common.

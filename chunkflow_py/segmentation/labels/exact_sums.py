@@ -30,7 +30,7 @@ FLOAT_DIGITS = 20  # 2^-149 to 2^171, for sums of at most 2^42 float32
 
 
 def of_integers(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return integers as digits: the result has a new last axis of length `INTEGER_DIGITS`."""
+    """Return integers as rows of digits, along a new last axis of length `INTEGER_DIGITS`."""
     rest = values.astype(np.int64)
     digits = np.empty((*values.shape, INTEGER_DIGITS), np.int64)
     for number in range(INTEGER_DIGITS):
@@ -43,10 +43,10 @@ def of_integers(values: NDArray[Any]) -> NDArray[np.int64]:
 def sums_of_floats(
     values: NDArray[np.float32], total: Callable[[NDArray[np.int64]], NDArray[np.int64]]
 ) -> NDArray[np.int64]:
-    """Return the sums of groups of finite floats as digits, (groups, `FLOAT_DIGITS`).
+    """Return the sum of each group of floats as a row of digits, (groups, `FLOAT_DIGITS`).
 
     Args:
-        values: (n,) float32.
+        values: (n,) float32, all finite.
         total: function that divides n integers into groups, and returns the sum of each group. A
             group must have at most 2^36 values.
     """

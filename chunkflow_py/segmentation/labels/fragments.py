@@ -16,7 +16,9 @@ SEED_SIGMA = 1.0  # standard deviation of the smoothing before the search, in th
 
 
 def interior(affinity: NDArray[Any]) -> NDArray[Any]:
-    """Return each voxel's mean affinity to its six neighbours, which is high inside cells.
+    """Return the mean affinity of each voxel to its six neighbours.
+
+    This mean is high inside cells.
 
     At the faces of the array, the mean is taken over the neighbours inside the array.
 

@@ -65,7 +65,9 @@ def solve(
 def write_table(
     store: Store, changes: NDArray[np.uint64], time: int | None = None, *, piece: int = PIECE
 ) -> str:
-    """Write a label table; return the checksum of ``table.json``, which depends on all pieces.
+    """Write a label table, and return the checksum of ``table.json``.
+
+    ``table.json`` contains the checksums of all pieces, so its checksum identifies the whole table.
 
     Args:
         store: store of the table.
@@ -127,7 +129,10 @@ class LabelTable:
         raise VolumeError(msg)
 
     def new_ids(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the new id of each of *ids* (ascending); unlisted ids stay as they are."""
+        """Return the new id of each of *ids*, which ascend.
+
+        An id that is not in the table does not change.
+        """
         first = np.array(self.index["first"], np.uint64)
         pieces = np.searchsorted(first, ids, side="right") - 1
         new = ids.copy()
@@ -161,7 +166,10 @@ class LabelTable:
 
 
 class ObjectCount:
-    """Counts the distinct ids of all tasks, with 8 to 24 bytes of memory for each id."""
+    """Counts the distinct ids in the results of all tasks.
+
+    The memory is 8 to 24 bytes for each distinct id.
+    """
 
     def __init__(self) -> None:
         self._known: dict[int | None, NDArray[np.uint64]] = {}

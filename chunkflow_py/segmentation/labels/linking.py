@@ -67,10 +67,11 @@ class TouchLinker:
 
     Attributes:
         url: address of the volume of labels.
-        mip: level of the volume.
+        mip: resolution level of the labels in the volume.
         connectivity: connectivity of the labels.
-        values_url: address of the segmentation that was labelled (at the same level). Voxels of
-            different values in the segmentation are not connected. ``None`` if a mask was labelled.
+        values_url: address of the segmentation that was labelled; it is read at the level *mip*.
+            Voxels of different values in the segmentation are not connected. ``None`` if a mask was
+            labelled.
         opening: options for opening the volumes.
     """
 
@@ -82,18 +83,18 @@ class TouchLinker:
 
     @property
     def place(self) -> str:
-        """Normalised address of the labels: volume and level."""
+        """Normalised address of the volume of labels, and its resolution level, as one text."""
         return level_name(Location.parse(self.url), self.mip)
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Normalised addresses that the linker reads: of the labels, and of *values_url*."""
+        """Normalised addresses of the labels and, if given, of the segmentation *values_url*."""
         urls = (self.url, self.values_url)
         return tuple(level_name(Location.parse(url), self.mip) for url in urls if url is not None)
 
     @property
     def about(self) -> dict[str, Any]:
-        """Description of the linking method, for JSON."""
+        """Description of the linking method, which is stored as JSON with the links."""
         values = self.values_url and level_name(Location.parse(self.values_url), self.mip)
         return {"labels": self.place, "touch": self.connectivity, "values": values}
 
@@ -187,9 +188,9 @@ class TouchLinker:
         return self.records.get(regions[0]) if regions else None
 
     def check_recorded(self) -> None:
-        """Check that labels made as in the first record can be linked by touch.
+        """Check that the labels can be linked by touch, according to the record of the first task.
 
-        The other records are checked when tasks are linked.
+        The records of the other tasks are checked when these tasks are linked.
         """
         if (labelling := self.recorded()) is not None:
             self.check_labelling(labelling)
@@ -273,12 +274,12 @@ class OverlapLinker:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Addresses to read: only the address of the overlaps."""
+        """The address of the overlaps, the only address from which the linker reads."""
         return (self.place,)
 
     @property
     def about(self) -> dict[str, Any]:
-        """Description of the linking method, for JSON."""
+        """Description of the linking method, which is stored as JSON with the links."""
         return {"labels": self.place, "overlap": self.fraction, "voxels": self.voxels}
 
     @cached_property
@@ -302,7 +303,8 @@ class OverlapLinker:
 def solve_links(links: Store, table: Store) -> dict[str, str]:
     """Join all links into objects, and write the table of ids.
 
-    The function needs about 250 bytes of memory for each linked label, and 500 bytes for each task.
+    The function needs about 250 bytes of memory for each label in a link, and 500 bytes for each
+    task.
 
     Args:
         links: store of the links that link-labels has written.

@@ -61,8 +61,8 @@ def touching_pairs(
         lower: (a, b) labels of one plane, 0 for background.
         upper: (a, b) labels of the next plane.
         connectivity: 6 (voxels share a face), 18 (a face or an edge) or 26 (also a corner).
-        values: values of both planes in the volume that was labelled; only voxels of equal values
-            are connected (default: all labelled voxels are connected).
+        values: the same two planes of the volume from which the labels were made. Labels touch only
+            where voxels of equal values touch (default: labels touch whatever the values are).
 
     Returns:
         (n, 2) uint64 pairs; see `distinct`.
@@ -83,8 +83,8 @@ def check_no_touch(
 ) -> None:
     """Check that different labels do not touch in a plane of voxels inside one task.
 
-    A labelling task gives touching voxels the same label. So if different labels touch, the labels
-    were made by several smaller tasks, and labels at the faces between these tasks would not be
+    A labelling task gives touching voxels the same label. So different labels that touch were made
+    by smaller tasks than *box*. Labels at the faces between these smaller tasks would not be
     linked.
 
     Args:
@@ -144,7 +144,9 @@ def _touching(pair: NDArray[Any], box: BoundingBox) -> str:
 
 
 def check_unique_ids(first: NDArray[Any], second: NDArray[Any], region: Region) -> None:
-    """Check that two tasks have not used the same id, because a shared id would merge two objects.
+    """Check that two tasks have not used the same id.
+
+    An id that two tasks share would merge two objects.
 
     Args:
         first: labels of one task, 0 for background; any shape.
@@ -214,7 +216,7 @@ def distinct(pairs: NDArray[Any]) -> NDArray[np.uint64]:
 def lower_slab(
     box: BoundingBox, bounds: BoundingBox, axis: int, connectivity: Connectivity
 ) -> BoundingBox | None:
-    """Return the box of the two planes of voxels that a task reads at one of its lower faces.
+    """Return the box that a task reads at one of its lower faces: the planes on both sides.
 
     Args:
         box: box of the task.
@@ -257,7 +259,7 @@ def encoded_links(pairs: NDArray[np.uint64], about: Mapping[str, Any]) -> bytes:
 def links_in(
     store: Store,
 ) -> Iterator[tuple[Region, NDArray[np.uint64]]]:
-    """Yield the region and the linked pairs of labels of each task in a store.
+    """Yield, for each task with links in a store, the task's region and its pairs of labels.
 
     Raises:
         VolumeError: there are no links, a file is damaged, or tasks used different methods.

@@ -1,10 +1,10 @@
 """Mutex watershed: segments from attractive and repulsive affinities.
 
-Affinities above a limit attract, and affinities below the limit repel. The pairs of voxels are
-processed in the order of the absolute difference between affinity and limit, the largest first.
-An attractive pair unites the clusters of its two voxels, unless an earlier repulsive pair has
-separated these clusters (Wolf et al. 2020, arXiv:1904.12654). The library mwatershed runs this
-algorithm.
+Affinities above a limit attract: they join voxels. Affinities below the limit repel: they separate
+voxels. The pairs of voxels are processed in the order of the absolute difference between affinity
+and limit, the largest first. An attractive pair unites the clusters of its two voxels, unless an
+earlier repulsive pair has separated these clusters (Wolf et al. 2020, arXiv:1904.12654). The
+library mwatershed runs this algorithm.
 
 The result depends on all voxels of the chunk, so it changes with the division into tasks.
 """

@@ -139,7 +139,7 @@ class ObjectFolder:
         return sorted({key.removesuffix(_ENDING) for key in self._store.list(prefix)})
 
     def walk(self) -> Iterator[str]:
-        """Yield the names of all files, in any order, without waiting for the complete list."""
+        """Yield the names of all files, in any order, while the store is still listing them."""
         return (key.removesuffix(_ENDING) for key in self._store.list())
 
     def update(self, name: str, change: Callable[[dict[str, Any] | None], dict[str, Any]]) -> None:
@@ -169,7 +169,7 @@ class ObjectFolder:
         return None if data is None else _object(data, f"{self.url}/{name}")
 
     def describe(self, info: dict[str, Any]) -> bool:
-        """Write the info file if there is none; return whether it was written.
+        """Write the info file if the folder has none, and return whether it was written.
 
         Raises:
             VolumeError: the ``@type`` of the existing file differs.
@@ -289,7 +289,7 @@ def _unpacked(data: bytes, address: str) -> bytes:
 
 
 def objects_below(url: str) -> Output:
-    """Return the description of an output that consists of files below *url*."""
+    """Return the `Output` that stands for all files below *url*."""
     return Output("objects", f"{open_store(url).url.rstrip('/')}/")
 
 

@@ -44,8 +44,8 @@ class ObjectMeasures:
         low: (n, 3) first voxel of the bounding box, zyx.
         high: (n, 3) last voxel of the bounding box plus 1, zyx.
         places: (n, 3, digits) sums of the voxels' coordinates; see `exact_sums`.
-        counted: (n, channels) number of voxels with a finite intensity.
-        totals: (n, channels, digits) sums of the intensities.
+        counted: (n, channels) number of voxels with a finite intensity (neither NaN nor infinite).
+        totals: (n, channels, digits) sums of the finite intensities; see `exact_sums`.
         least, most: (n, channels) smallest and largest finite intensity.
     """
 
@@ -105,7 +105,6 @@ def measure(labels: Chunk, region: Region, image: Chunk | None = None) -> TaskCo
 
 
 def _measured(labels: Chunk, image: Chunk | None) -> ObjectMeasures:
-    """Return the measures of all objects of a chunk."""
     array = labels_of(labels).ravel()
     size = labels.bbox.size
     is_start = np.ones(len(array), bool)
@@ -178,7 +177,6 @@ def _stacked(
 
 
 def _intensities(image: Chunk) -> NDArray[Any]:
-    """Return the voxels of an image as float32, or as integers that can be summed."""
     array = image.array
     if array.dtype.kind == "f":
         # Adding 0 makes -0 to 0: which of them is the smaller one depends on their order.

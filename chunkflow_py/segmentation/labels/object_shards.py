@@ -55,7 +55,7 @@ class Entry(NamedTuple):
 
     Attributes:
         label: id of the object.
-        content: bytes that a reader gets for the id.
+        content: bytes that a reader finds in the shard under the id.
         lead: bytes that are stored directly before the content. For a multi-resolution mesh, the
             content is the manifest, and *lead* contains its fragments.
     """
@@ -110,8 +110,8 @@ class ObjectShards:
         info: content of the info file of the shards, without the entry ``sharding``.
         count: number of shards.
         gzip_data: whether to gzip the content of each object.
-        beside: folder from which the folder of shards gets its name, with a suffix added
-            (default: *fragments*).
+        beside: folder whose name, plus a suffix, is the name of the folder of shards (default:
+            *fragments*).
 
     Attributes:
         count: number of shards.
@@ -190,7 +190,7 @@ class ObjectShards:
         return {label: sorted(found[label]) for label in sorted(found)}
 
     def write(self, shard: int, entries: Iterable[Entry]) -> list[Stored]:
-        """Write a whole shard; remove the shard if there are no entries.
+        """Write a whole shard, or remove the shard if it has no entries.
 
         Returns:
             Record of the shard; an empty list if there are no entries.

@@ -88,7 +88,7 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
 
 
 def save_overlaps(store: Store, chunk: Chunk, region: Region) -> None:
-    """Store the labels that a task shares with its neighbours.
+    """Store a task's labels of the voxels that neighbouring tasks have also labelled.
 
     Args:
         store: store of the overlaps.

@@ -27,7 +27,7 @@ def with_partners(
 
     Args:
         synapses: T-bars, some with postsynaptic points.
-        points: candidates for postsynaptic points, with confidences.
+        points: points that can be added, each with a confidence.
         max_distance: largest distance from a T-bar to its postsynaptic points, in voxels.
         max_number: limit of the number of points for each T-bar. Points of the highest confidence
             are chosen first. Among points of equal confidence, the nearest are chosen first.
@@ -65,7 +65,7 @@ def with_partners(
 
 
 def ranks(group: NDArray[Any], *keys: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the rank of each item within its group after sorting by *keys*; ranks begin at 0.
+    """Return the rank of each item within its group, sorted by *keys*; the first has rank 0.
 
     Args:
         group: (n,) number of the group of each item.

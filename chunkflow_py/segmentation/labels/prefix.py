@@ -51,7 +51,9 @@ def prefix_plan(digits: int, number: int | None = None) -> GridPlan:
 
 
 def prefix_of(box: BoundingBox, digits: int) -> str | None:
-    """Return the prefix of a task, from its box; ``None`` if no id can have this prefix.
+    """Return the start of the file names of a task's objects, from the box of the task.
+
+    The result is ``None`` for task 0, because no id begins with 0.
 
     Raises:
         OptionError: *box* does not belong to a task of `prefix_plan`.
@@ -75,7 +77,7 @@ def fragments_of(
 
     Args:
         folder: folder of the fragments.
-        prefix: prefix of the names; ``None`` if no id has the prefix.
+        prefix: start of the names, as `prefix_of` returns it; with ``None``, the result is empty.
         parts: number of parts into which colons divide a fragment's name; see `by_object`.
         command: name of the command that makes fragments, for messages.
 

@@ -1,9 +1,9 @@
 """Union-find with numpy: the sets of labels that pairs of labels connect.
 
 The smallest label of a set represents the set, so the result does not depend on the order of pairs,
-or on how often a pair occurs. Pairs are added in batches. After each batch, only one pair remains
-for each label that is not the smallest of its set. So the memory is at most about 250 bytes for
-each distinct label, for any number of pairs.
+or on how often a pair occurs. Pairs are added in batches. After each batch, only one pair is kept
+for each label: the label and the smallest label of its set. So the memory is at most about 250
+bytes for each distinct label, for any number of pairs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Forest:
             self._merge()
 
     def changes(self) -> NDArray[np.uint64]:
-        """Return each label that is not the smallest of its set, with the smallest label.
+        """Return pairs of a label and the smallest label of its set, where the two differ.
 
         The result is an array of shape (n, 2).
         """
