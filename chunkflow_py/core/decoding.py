@@ -65,7 +65,7 @@ def decode(codec: str, data: Any, most: int) -> bytes:
 
     Args:
         codec: name of a codec in `CODECS`.
-        data: compressed data: bytes or another object with a buffer.
+        data: compressed data, as bytes or another object with a buffer.
         most: largest accepted size of the decoded data, bytes.
 
     Raises:
@@ -189,7 +189,7 @@ def _zstd(data: Any, most: int) -> bytes:
 
 
 def _zstd_length(data: Any) -> int | None:
-    """Return the content size that the first frame declares, if any; RFC 8878, 3.1.1.1."""
+    """Return the decoded size that the header of the first frame states, if any (RFC 8878)."""
     if len(data) < _ZSTD_HEADER:
         return None
     flags = data[4]

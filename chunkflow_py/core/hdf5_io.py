@@ -349,7 +349,7 @@ class _WatchedFile:
 
 
 def small(dataset: h5py.Dataset, what: str) -> NDArray[Any]:
-    """Return the content of a small dataset that serves as an attribute.
+    """Return the content of a small dataset that stores metadata, such as a voxel size.
 
     Raises:
         VolumeError: the dataset is empty, or has more than `SMALL` numbers.
@@ -421,7 +421,7 @@ class _Blocks:
             self.packer = "lzf of h5py"
 
     def touched_by(self, spans: Sequence[slice]) -> Iterator[tuple[int, ...]]:
-        """Yield the start of each block that has voxels in *spans*."""
+        """Yield the start of each block that intersects the box *spans* (one slice per axis)."""
         ranges = (
             range(s.start // n * n, s.stop, n) for s, n in zip(spans, self.extent, strict=True)
         )

@@ -1,4 +1,4 @@
-"""Resample voxels to another voxel size: interpolate images, vote on labels.
+"""Resample images and labels to another voxel size.
 
 ```
 nm       0       6   8       12          16  18      24    from the origin of the volume
@@ -421,7 +421,7 @@ def _weighted(
 
 
 def _most(labels: NDArray[Any], shares: NDArray[np.float64]) -> NDArray[Any]:
-    """Return, for each voxel, the label with the largest sum of shares; of equals, the smallest.
+    """Return, for each voxel, the label with the largest sum of shares; if tied, the smallest.
 
     Args:
         labels: array of shape (candidates, voxels): labels of the input voxels that overlap each

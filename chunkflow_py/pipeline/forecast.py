@@ -130,8 +130,8 @@ def estimate_memory(
     Args:
         stages: stages of the pipeline, in order.
         voxels: dtype, channels and kind of each output, by operator name and item name.
-        extents: size of the output of each operator without an input, by operator name. It is used
-            if the operator itself does not give a size.
+        extents: size in voxels (zyx) of the output of each operator without an input, by operator
+            name. The size is used if the operator does not estimate it.
         tasks: upper limit of simultaneous tasks.
     """
     parts: dict[str, int] = {RESIDENT: resident_bytes() + FIRST_USE}

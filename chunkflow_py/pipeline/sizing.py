@@ -240,7 +240,7 @@ class Environment(SourceBase):
         return self.generator.boxes
 
     def __len__(self) -> int:
-        """Return the number of tasks of the pipeline."""
+        """Return the number of tasks that are yielded; 0 if the tasks are sent to a queue."""
         return len(self.generator)
 
     def __enter__(self) -> Environment:

@@ -301,7 +301,7 @@ class TaskGenerator(SourceBase):
         return self.plan.boxes
 
     def __len__(self) -> int:
-        """Return the number of tasks of the pipeline."""
+        """Return the number of tasks that are yielded; 0 if they are sent to a queue or written."""
         return 0 if self.queue_name or self.file_path else len(self.plan)
 
     def __iter__(self) -> Iterator[Task]:
