@@ -54,7 +54,7 @@ _header_lock = threading.Lock()
 def packed_most(size: int) -> int:
     """Return an upper limit, in bytes, of the encoded size of *size* bytes of voxels.
 
-    Most compressors enlarge noise only slightly. Two encodings enlarge data most: compressed
+    Most compressors enlarge noise only slightly. Two encodings enlarge data more: compressed
     segmentation with one voxel per object, and JPEG of noise.
     """
     return 4 * size + (1 << 20)

@@ -72,7 +72,7 @@ class Task:
 
     @property
     def own_region(self) -> Region | None:
-        """The region of the task, with `bbox` as its box."""
+        """The task's region (box and time index), in voxels of the current operator's input."""
         return self.region and self.region.with_box(self.scale.coarser(self.region.bbox))
 
     def move_faces(self, low: Zyx, high: Zyx) -> None:

@@ -216,7 +216,7 @@ class ErrorGroup:
         kind: kind of the failures, such as ``permanent``; see `FailureKind`.
         reason: reason of the failures. Placeholders replace numbers and the box of the task.
         count: number of attempts in the group.
-        last: time of the last failure, in seconds since 1970.
+        last: time of the latest failure, in seconds since 1970.
         examples: some of the failed attempts, the latest first.
     """
 

@@ -301,7 +301,7 @@ class Environment(SourceBase):
         yield " \\\n    ".join(self.line())
 
     def line(self) -> Iterator[str]:
-        """Yield the commands of the workers' pipeline."""
+        """Yield the parts of the command line of workers, such as a loader with its options."""
         chosen, patch = self.chosen, self.output_patch_size
         overlap = patch // 2 if self.output_patch_overlap is None else self.output_patch_overlap
         legacy = self.crop_chunk_margin is not None

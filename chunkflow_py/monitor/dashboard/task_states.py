@@ -174,7 +174,7 @@ class TaskStates:
         return tries
 
     def totals(self, now: float) -> LedgerCounts:
-        """Return counts of tasks and sums such as stored bytes at *now*, seconds since 1970."""
+        """Return counts of tasks and sums such as stored bytes at *now* (Unix time)."""
         parts = [header.sums for header in self.headers.values()]
         parts += [Sums.of(record) for record in self.records.values()]
         parts += [Sums.of_failure(failure) for failure in self.failures]
@@ -182,6 +182,8 @@ class TaskStates:
 
     def changes(self, since: int) -> tuple[bool, bytes]:
         """Return the states that have changed after version *since*, or all states.
+
+        All states are returned if *since* is 0, or if more than a fifth of the states have changed.
 
         Returns:
             True and the code of each task (uint8), if the result contains all tasks. Otherwise,

@@ -70,7 +70,7 @@ class Face:
         box: union of the boxes of the two tasks along `axis`, and their intersection along the two
             other axes.
         time: time index of both tasks; ``None`` without a time axis.
-        numbers: numbers of the two tasks.
+        numbers: numbers of the two tasks in the plan.
     """
 
     axis: int
@@ -91,7 +91,7 @@ class Seam:
         inside: mean step between neighbouring voxels inside a task.
         low: lower end of the range that contains `ratio` for 95 % of the bootstrap samples;
             ``None`` if only one face was read.
-        high: upper end of the same range.
+        high: upper end of the range that begins at `low`.
     """
 
     axis: str
