@@ -354,9 +354,9 @@ def uint64_ids(ids: Any, what: str) -> NDArray[np.uint64]:
 def take_lists(
     counts: NDArray[Any], values: NDArray[Any], rows: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Select some lists; return their lengths, and their elements one after the other.
+    """Return the lengths of selected lists, and the elements of these lists in one array.
 
-    The lists are stored one after the other in *values*.
+    All lists are stored one after the other in *values*.
 
     Args:
         counts: array of shape (n,): length of each list.

@@ -500,8 +500,8 @@ def pack(datasets: Mapping[str, Any], attributes: Mapping[str, str]) -> bytes:
     """Return an HDF5 file of arrays and attributes; equal content gives equal bytes.
 
     Args:
-        datasets: name -> array of numbers, or ``None`` for a dataset to leave out.
-        attributes: name -> text, stored as attributes of the file.
+        datasets: arrays of numbers by name; a name with ``None`` is left out.
+        attributes: texts by name, stored as attributes of the file.
     """
     import h5py
 
@@ -517,7 +517,7 @@ def pack(datasets: Mapping[str, Any], attributes: Mapping[str, str]) -> bytes:
 def unpack(
     data: bytes, what: str, attributes: Sequence[str] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the numeric datasets in the root group of an HDF5 file, and some of its attributes.
+    """Return the numeric datasets in the root group of an HDF5 file, and selected attributes.
 
     Args:
         data: the whole file.

@@ -148,7 +148,8 @@ class HookBase:
     """Base class of `OperatorBase` and `SourceBase`; checks that overridden hooks are marked.
 
     Raises:
-        TypeError: a hook is not marked, or a marked name is not the name of a hook.
+        TypeError: a subclass overrides a hook without marking it, or marks a name that is not a
+            hook.
     """
 
     declared_hooks: ClassVar[frozenset[str]] = frozenset()
@@ -197,7 +198,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     For some hooks, the pipeline makes an assumption if an operator does not override them. If an
     operator overrides such a hook and returns ``None`` for "unknown", the pipeline makes no
-    assumption. `declares` distinguishes the two cases.
+    assumption. `declares` returns whether an operator overrides a hook.
     """
 
     # --- before the first task, in the order of the pipeline --------------------------------------
@@ -335,9 +336,9 @@ class OperatorBase(HookBase, adds_hooks=True):
     def voxels(self) -> Voxels | dict[str, Voxels] | None:
         """Return dtype, channels and kind of the output.
 
-        If the operator makes several chunks, return a dict, chunk name -> `Voxels`. Return ``None``
-        if the properties are not known before a task runs. If an operator does not override this
-        hook, the pipeline uses `keeps_voxels` and `voxels_from`.
+        If the operator makes several chunks, return a dict of `Voxels` by chunk name. Return
+        ``None`` if the properties are not known before a task runs. If an operator does not
+        override this hook, the pipeline uses `keeps_voxels` and `voxels_from`.
         """
         return None
 

@@ -165,8 +165,8 @@ class Resampling:
                 *target* needs, the volume is treated as if it ended at the end of *box*.
 
         Returns:
-            An array of the same dtype and channels. Integers are rounded half to even, and clipped
-            to the range of the dtype.
+            An array with the dtype and the channels of *array*. Integers are rounded half to even,
+            and clipped to the range of the dtype.
 
         Raises:
             ChunkError: voxels of this dtype cannot be interpolated.

@@ -43,7 +43,7 @@ class Task:
     Attributes:
         region: the box (and time index) of the task, or ``None`` if the task has no box.
         items: chunks and other results of operators, by name.
-        seconds: operator label -> seconds spent on the task.
+        seconds: seconds that each operator spent on the task, by operator label.
         outcome: a `Skip` or an `OperatorError` that says why the task ended early, or ``None``.
         lease: lease of the task's message, if the task came from a queue.
         written: records of the objects that operators have stored for the task.

@@ -1,7 +1,6 @@
 """Compute the facts about a run that the commands status, report and dashboard share.
 
-Status, report and dashboard answer the same questions. For each question, this module has one
-answer:
+Status, report and dashboard answer these questions with the same code, so that their answers agree:
 
 | question                                      | answer                                       |
 |-----------------------------------------------|----------------------------------------------|

@@ -432,8 +432,8 @@ def by_voxel_size(
     """Return the rule that resamples every image to a voxel size.
 
     Args:
-        voxel_size_nm: voxel size of the network, nanometres, zyx; ``None``, for all axes or for
-            one, keeps the voxel size of the image.
+        voxel_size_nm: voxel size of the network, nanometres, zyx. Along an axis with ``None``, the
+            voxel size of the image is kept; a single ``None`` keeps it along all axes.
         method: method for the image and for the outputs.
     """
 

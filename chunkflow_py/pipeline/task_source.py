@@ -287,7 +287,7 @@ class TaskGenerator(SourceBase):
     @cached_property
     @hook
     def plan(self) -> GridPlan | ListPlan:
-        """The plan of the tasks, also if they are sent to a queue or written to a file."""
+        """The plan of all tasks, including tasks that are sent to a queue or written to a file."""
         return self.planner.plan()
 
     @property

@@ -238,6 +238,6 @@ class TaskHistory:
         }
 
     def coverage(self) -> tuple[int, int]:
-        """Return two numbers: ended tasks whose record has been read, and all ended tasks."""
+        """Return the number of ended tasks whose records have been read, and of all ended tasks."""
         ended = int(np.isin(self._states.codes, _ENDED).sum())
         return int(self._known().sum()), ended

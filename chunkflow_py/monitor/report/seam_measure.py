@@ -248,7 +248,7 @@ def sampled(plan: Plan, ledger: Ledger, most: int, seed: int = 0) -> list[Face]:
         plan: plan of the step.
         ledger: ledger of the step.
         most: limit of the number of faces per axis.
-        seed: seed of the sample; the same seed gives the same faces.
+        seed: seed of the random sample; calls with equal seeds return equal faces.
     """
     draw = random.Random(seed)  # noqa: S311 a sample, not a secret
     result = []
