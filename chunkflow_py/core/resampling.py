@@ -12,9 +12,9 @@ voxels become larger, w is the ratio of the sizes: the wider kernel removes deta
 voxels cannot represent (antialiasing). Otherwise, w = 1. Weights are divided by their sum. At the
 bounds of the volume, the sum includes existing voxels only. The kernels are:
 
-* ``linear``: 1 - abs(x), and 0 from x = 1;
-* ``cubic``: the cubic convolution of Keys (1981) with a = -0.5, and 0 from x = 2. It keeps more
-  detail than ``linear``, but may exceed the range of the input at sharp edges.
+* ``linear``: 1 - abs(x), and 0 where abs(x) > 1;
+* ``cubic``: the cubic convolution of Keys (1981) with a = -0.5, and 0 where abs(x) > 2. It keeps
+  more detail than ``linear``, but may exceed the range of the input at sharp edges.
 
 Other programs interpolate without smoothing, and repeat the voxels at the bounds of the volume
 (``edge`` of scikit-image, ``nearest`` of SciPy). Two more kernels reproduce these programs. These

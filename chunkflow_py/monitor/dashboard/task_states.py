@@ -57,7 +57,7 @@ class TaskStates:
 
     Attributes:
         codes: for each task number, the state of the task, as an index of `CODES`.
-        changed: for each task number, the version in which the state of the task changed last.
+        changed: for each task number, the latest version in which the state of the task changed.
         version: number that increases with every update that changes a state.
         records: records in the journal that no segment contains yet, by task number.
         failures: failed attempts in the journal.

@@ -66,9 +66,9 @@ class Face:
 
     Attributes:
         axis: axis perpendicular to the face: 0, 1 or 2 for z, y or x.
-        place: position of the first voxel behind the face, along `axis`.
-        box: union of the boxes of the two tasks along `axis`, and their intersection along the two
-            other axes.
+        place: position along `axis` of the first voxel after the face, in voxels of the tasks.
+        box: box around the face. Along `axis`, the box covers both tasks; along the two other axes,
+            it covers only what the tasks have in common.
         time: time index of both tasks; ``None`` without a time axis.
         numbers: numbers of the two tasks in the plan.
     """
