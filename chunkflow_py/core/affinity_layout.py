@@ -65,9 +65,9 @@ class AffinityLayout:
         """Convert affinities to channels in the order z, y, x, stored at the upper voxels.
 
         If *affinity* is stored at the upper voxels already, the result is a view. Otherwise, the
-        values of each channel are shifted by one voxel along the axis of the channel. The values of
-        the last plane are then dropped, and the first plane is filled with zeros, because both
-        planes belong to edges that leave the array.
+        values of each channel are shifted by one voxel along the axis of the channel. The last
+        plane along this axis is dropped, because its edges leave the array. The first plane is
+        filled with zeros, because its lower neighbours are not in the array.
 
         Args:
             affinity: array of shape (3, z, y, x), stored in this layout.

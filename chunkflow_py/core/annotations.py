@@ -52,11 +52,11 @@ class Property:
 
     Attributes:
         name: letters, digits and underscores; the first character is a lower-case letter.
-        type: a key of `TYPES`.
+        type: type of the values, a key of `TYPES`, such as ``uint8`` or ``rgb``.
         values: one value per annotation. The shape is (n,) for n annotations, but (n, 3) for the
             type rgb and (n, 4) for rgba.
         description: text that viewers show.
-        labels: value -> name that viewers show instead of the value.
+        labels: names that viewers show instead of numbers: a dict from a value to its name.
     """
 
     name: str
@@ -164,7 +164,7 @@ class Relation:
 
     @classmethod
     def to_several(cls, name: str, segments: Iterable[Sequence[int]]) -> Relation:
-        """Return a relation of each annotation to a list of segments: annotation i to list i."""
+        """Return a relation of annotation i to all segments in list i, for each i."""
         lists = [list(each) for each in segments]
         counts = np.array([len(each) for each in lists], np.uint32)
         ids = uint64_ids(chain.from_iterable(lists), f"segment of relation {name}")
@@ -185,15 +185,15 @@ class Annotations:
     """Annotations of one kind.
 
     Attributes:
-        kind: a key of `POSITIONS`.
+        kind: kind of all annotations, a key of `POSITIONS`, such as ``line``.
         geometry: positions in voxels, zyx: an array of shape (n, p, 3), float32. Each annotation
             has p = 1 or 2 triples, whose meaning depends on the kind; see the table at the top of
             this module.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
         ids: array of shape (n,), uint64; each id occurs once in the collection. Annotations that
             are saved with ``None`` get ids that are computed from their content.
-        properties: values of the annotations.
-        relations: segments of the annotations.
+        properties: further values of each annotation, such as a score.
+        relations: ids of the segments to which each annotation is related.
     """
 
     kind: str
@@ -354,9 +354,9 @@ def uint64_ids(ids: Any, what: str) -> NDArray[np.uint64]:
 def take_lists(
     counts: NDArray[Any], values: NDArray[Any], rows: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Select some lists; return their lengths, and their elements one after the other.
+    """Return the lengths of selected lists, and the elements of these lists in one array.
 
-    The lists are stored one after the other in *values*.
+    All lists are stored one after the other in *values*.
 
     Args:
         counts: array of shape (n,): length of each list.

@@ -132,7 +132,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array, with the channel axis if there is one."""
+        """Shape of the array: (z, y, x), or (c, z, y, x) if the array has a channel axis."""
         return self.array.shape
 
     @property

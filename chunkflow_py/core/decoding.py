@@ -54,7 +54,7 @@ _header_lock = threading.Lock()
 def packed_most(size: int) -> int:
     """Return an upper limit, in bytes, of the encoded size of *size* bytes of voxels.
 
-    Most compressors enlarge noise only slightly. Two encodings enlarge data most: compressed
+    Most compressors enlarge noise only slightly. Two encodings enlarge data more: compressed
     segmentation with one voxel per object, and JPEG of noise.
     """
     return 4 * size + (1 << 20)
@@ -65,7 +65,7 @@ def decode(codec: str, data: Any, most: int) -> bytes:
 
     Args:
         codec: name of a codec in `CODECS`.
-        data: compressed data: bytes or another object with a buffer.
+        data: compressed data, as bytes or another object with a buffer.
         most: largest accepted size of the decoded data, bytes.
 
     Raises:
@@ -189,7 +189,7 @@ def _zstd(data: Any, most: int) -> bytes:
 
 
 def _zstd_length(data: Any) -> int | None:
-    """Return the content size that the first frame declares, if any; RFC 8878, 3.1.1.1."""
+    """Return the decoded size that the header of the first frame states, if any (RFC 8878)."""
     if len(data) < _ZSTD_HEADER:
         return None
     flags = data[4]

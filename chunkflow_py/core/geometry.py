@@ -51,7 +51,7 @@ class Zyx(NamedTuple):
         return cls(*whole)
 
     def turned(self, order: Sequence[int]) -> Zyx:
-        """Return the numbers permuted; *order* lists the old axes that become z, y and x."""
+        """Return the triple permuted: number i of the result is number ``order[i]`` of this."""
         return Zyx(*(self[axis] for axis in order))
 
     @property
@@ -150,7 +150,7 @@ class Scale(NamedTuple):
 
     @classmethod
     def between(cls, coarse_nm: Sequence[float], fine_nm: Sequence[float]) -> Scale:
-        """Return the scale between coarse and fine voxels, given both sizes in nm, zyx.
+        """Return the scale between coarse and fine voxels, given their sizes in nm, zyx.
 
         Each size is used as the decimal number that Python prints: 0.3 counts as exactly 3/10.
         """
@@ -176,7 +176,7 @@ class Scale(NamedTuple):
         return self.z.denominator == 1, self.y.denominator == 1, self.x.denominator == 1
 
     def turned(self, order: Sequence[int]) -> Scale:
-        """Return the scale for permuted axes; *order* lists the old axes that become z, y, x."""
+        """Return the scale permuted: axis i of the result is axis ``order[i]`` of this scale."""
         return Scale(*(self[axis] for axis in order))
 
     def coarser(
@@ -217,12 +217,12 @@ class Scale(NamedTuple):
         return BoundingBox(Zyx(*starts), Zyx(*map(max, starts, stops)))
 
     def owners(self, voxel: Zyx) -> Iterator[Zyx]:
-        """Yield two fine voxels that decide which boxes of fine voxels cover the coarse *voxel*.
+        """Yield two fine voxels for finding the boxes of fine voxels that cover the coarse *voxel*.
 
-        If a box contains one of the two, `coarser` converts this box to a box of coarse voxels that
-        contains *voxel*. Along an axis with a whole factor, the two are the last and the first fine
-        voxel inside *voxel*. Along any other axis, both are the fine voxel that contains the centre
-        of *voxel*.
+        If a box contains one of the two fine voxels, `coarser` converts this box to a box that
+        contains *voxel*. Along an axis with a whole factor, the two fine voxels are the last and
+        the first fine voxel inside *voxel*. Along any other axis, they are equal: the fine voxel
+        that contains the centre of *voxel*.
         """
         centre = [(2 * a + 1) * factor // 2 for a, factor in zip(voxel, self, strict=True)]
         covered = self.finer(BoundingBox.from_size(voxel, (1, 1, 1)))
@@ -381,7 +381,7 @@ class BoundingBox:
         return BoundingBox(self.start // factor, -(-self.stop // factor))
 
     def turned(self, order: Sequence[int]) -> BoundingBox:
-        """Return the box with its axes permuted; *order* lists the old axes that become z, y, x."""
+        """Return the box permuted: axis i of the result is axis ``order[i]`` of this box."""
         return BoundingBox(self.start.turned(order), self.stop.turned(order))
 
     def aligned_outward(
@@ -556,7 +556,8 @@ class BoxGrid:
     def cell_of(self, point: Zyx) -> Zyx | None:
         """Return the grid index (z, y, x) of the box that contains *point*; ``None`` if none does.
 
-        If several boxes contain the point, the last of these boxes along each axis is chosen.
+        If several boxes contain the point, the box with the largest index along each axis is
+        chosen.
         """
         cell = ((point - self.start) // self.stride).low(self.count - 1)
         if cell.low((0, 0, 0)) != (0, 0, 0):

@@ -349,7 +349,7 @@ class _WatchedFile:
 
 
 def small(dataset: h5py.Dataset, what: str) -> NDArray[Any]:
-    """Return the content of a small dataset that serves as an attribute.
+    """Return the content of a small dataset that stores metadata, such as a voxel size.
 
     Raises:
         VolumeError: the dataset is empty, or has more than `SMALL` numbers.
@@ -421,7 +421,7 @@ class _Blocks:
             self.packer = "lzf of h5py"
 
     def touched_by(self, spans: Sequence[slice]) -> Iterator[tuple[int, ...]]:
-        """Yield the start of each block that has voxels in *spans*."""
+        """Yield the start of each block that intersects the box *spans* (one slice per axis)."""
         ranges = (
             range(s.start // n * n, s.stop, n) for s, n in zip(spans, self.extent, strict=True)
         )
@@ -500,8 +500,8 @@ def pack(datasets: Mapping[str, Any], attributes: Mapping[str, str]) -> bytes:
     """Return an HDF5 file of arrays and attributes; equal content gives equal bytes.
 
     Args:
-        datasets: name -> array of numbers, or ``None`` for a dataset to leave out.
-        attributes: name -> text, stored as attributes of the file.
+        datasets: arrays of numbers by name; a name with ``None`` is left out.
+        attributes: texts by name, stored as attributes of the file.
     """
     import h5py
 
@@ -517,7 +517,7 @@ def pack(datasets: Mapping[str, Any], attributes: Mapping[str, str]) -> bytes:
 def unpack(
     data: bytes, what: str, attributes: Sequence[str] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the numeric datasets in the root group of an HDF5 file, and some of its attributes.
+    """Return the numeric datasets in the root group of an HDF5 file, and selected attributes.
 
     Args:
         data: the whole file.

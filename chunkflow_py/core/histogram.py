@@ -26,7 +26,7 @@ PERCENTILES = (0, 0.1, 1, 2, 5, 50, 95, 98, 99, 99.8, 99.9, 100)
 
 
 class Bins(NamedTuple):
-    """*number* bins of equal width from *low* to *high*; the last bin includes *high*."""
+    """Range of values from *low* to *high* (included), divided into *number* equal bins."""
 
     low: float
     high: float
@@ -45,18 +45,18 @@ class _Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Histogram:
-    """Number of voxels of each value, by channel and section (z).
+    """Number of voxels of each value, for each channel and each section (plane of one z).
 
     Attributes:
-        counts: array of shape (c, s, n), int64: channels, sections, values. s is 1 if sections are
-            counted together. Without *bins*, entry i counts the voxels of value ``lowest + i``.
-            With *bins*, the first entry counts the voxels below all bins, the last entry the voxels
-            above all bins, and each other entry the voxels of one bin.
+        counts: int64 array of shape (c, s, n), for c channels, s sections and n values or bins. s
+            is 1 if all sections are counted together. Without *bins*, entry i counts the voxels of
+            value ``lowest + i``. With *bins*, the first entry counts the voxels below all bins, the
+            last entry the voxels above all bins, and each other entry the voxels of one bin.
         lowest: without *bins*, the value that the first entry counts.
         bins: bins of floating-point voxels; ``None`` if each value is counted.
-        moments: only with *bins*: array of shape (c, s, 5), float64. The five numbers are the
-            number of voxels, their mean, the sum of squared deviations from the mean, the least
-            value and the largest value.
+        moments: float64 array of shape (c, s, 5); ``None`` without *bins*. For each channel and
+            section, the five numbers are the number of counted voxels, their mean, the sum of
+            squared deviations from the mean, the least value and the largest value.
         not_finite: number of NaN and infinite voxels, which are not counted.
     """
 
@@ -72,13 +72,13 @@ class Histogram:
         return len(self.counts)
 
     def whole(self) -> Histogram:
-        """Return the histogram of all sections together, for each channel."""
+        """Return the histogram of all sections (z planes) together, for each channel."""
         counts = self.counts.sum(axis=1, keepdims=True)
         moments = None if self.moments is None else _joined(self.moments)
         return replace(self, counts=counts, moments=moments)
 
     def section(self, index: int) -> Histogram:
-        """Return the histogram of section number *index*, for each channel."""
+        """Return the histogram of the section (z plane) number *index*, for each channel."""
         moments = None if self.moments is None else self.moments[:, index : index + 1]
         counts = self.counts[:, index : index + 1]
         return replace(self, counts=counts, moments=moments, not_finite=0)

@@ -32,7 +32,7 @@ class OperatorMemory:
         size: extent of the largest chunk that the operator makes for a task, voxels, zyx; ``None``
             if this chunk is as large as the first input.
         work: bytes that the operator needs in addition to chunks while it works on one task.
-        held: purpose -> bytes that stay allocated from task to task, such as a cache of blocks.
+        held: bytes that stay allocated between tasks, by purpose (for example, a cache of blocks).
         complete: whether the estimate covers all memory of the operator.
     """
 

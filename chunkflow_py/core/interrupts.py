@@ -76,7 +76,7 @@ def leave_within(seconds: float, leave: Callable[[], None]) -> None:
 
 
 def stay() -> None:
-    """Cancel `leave_within`: the program that has called the command line continues."""
+    """Cancel `leave_within`, for programs that continue after they have called the command line."""
     while _planned:
         _planned.pop().cancel()
 
@@ -96,7 +96,7 @@ def leave_closed_terminal(*_: object) -> None:
 
 
 def starts_worker(arguments: Sequence[str]) -> bool:
-    """Return whether the subcommand in a command line's *arguments* is one of `WORKERS`."""
+    """Return whether *arguments* start a worker: whether their subcommand is one of `WORKERS`."""
     remaining = iter(arguments)
     for argument in remaining:
         if not argument.startswith("-"):

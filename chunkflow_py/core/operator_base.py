@@ -99,7 +99,7 @@ def with_hooks(**values: Any) -> Callable[[_Function], _Function]:
 if not TYPE_CHECKING:
 
     class default_value:  # noqa: N801  (a decorator)
-        """Decorator for the default of a hook that is an attribute, not a method."""
+        """Mark a method that returns the default of a hook; the hook itself is an attribute."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             self.function = function
@@ -148,7 +148,8 @@ class HookBase:
     """Base class of `OperatorBase` and `SourceBase`; checks that overridden hooks are marked.
 
     Raises:
-        TypeError: a hook is not marked, or a marked name is not the name of a hook.
+        TypeError: a subclass overrides a hook without marking it, or marks a name that is not a
+            hook.
     """
 
     declared_hooks: ClassVar[frozenset[str]] = frozenset()
@@ -197,7 +198,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     For some hooks, the pipeline makes an assumption if an operator does not override them. If an
     operator overrides such a hook and returns ``None`` for "unknown", the pipeline makes no
-    assumption. `declares` distinguishes the two cases.
+    assumption. `declares` returns whether an operator overrides a hook.
     """
 
     # --- before the first task, in the order of the pipeline --------------------------------------
@@ -252,7 +253,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def order(self) -> tuple[int, ...] | None:
-        """Permutation of the axes of chunks and boxes: the old axes that become z, y and x."""
+        """The input axes that become z, y and x of the output; ``None`` if no axes change."""
         return None
 
     @default_value
@@ -285,18 +286,18 @@ class OperatorBase(HookBase, adds_hooks=True):
     def cut_remedy(self) -> str | None:
         """Advice to log, once, if the first input is only a part of a volume.
 
-        For operators whose result depends on the whole first input, such as a distance map.
+        Operators whose result depends on the whole volume, such as a distance map, declare it.
         """
         return None
 
     @default_value
     def margin_helps(self) -> bool:
-        """Whether tasks with a margin around their box do not need the advice of `cut_remedy`."""
+        """Whether to omit the advice of `cut_remedy` if chunks are larger than the task's box."""
         return False
 
     @default_value
     def cutout(self) -> Cutout | None:
-        """For a loader: the box that it reads for a task."""
+        """For a loader: the part of the volume that its options select, and its margin."""
         return None
 
     @default_value
@@ -335,9 +336,9 @@ class OperatorBase(HookBase, adds_hooks=True):
     def voxels(self) -> Voxels | dict[str, Voxels] | None:
         """Return dtype, channels and kind of the output.
 
-        If the operator makes several chunks, return a dict, chunk name -> `Voxels`. Return ``None``
-        if the properties are not known before a task runs. If an operator does not override this
-        hook, the pipeline uses `keeps_voxels` and `voxels_from`.
+        If the operator makes several chunks, return a dict of `Voxels` by chunk name. Return
+        ``None`` if the properties are not known before a task runs. If an operator does not
+        override this hook, the pipeline uses `keeps_voxels` and `voxels_from`.
         """
         return None
 
@@ -437,7 +438,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def tells_missing(self) -> bool:
-        """Whether reading distinguishes a missing block from a block of zeros."""
+        """For a loader: whether it can distinguish a missing block from a block of zeros."""
         return True
 
     # --- memory -----------------------------------------------------------------------------------
@@ -505,12 +506,15 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def needed_files(self) -> dict[str, str]:
-        """Files, but not volumes, that workers need: address or path -> ``code`` or ``data``."""
+        """Kind (``code`` or ``data``) of each file that workers need, by its address or path.
+
+        Volumes are not included.
+        """
         return {}
 
     @default_value
     def fetched_files(self) -> dict[str, str]:
-        """Files of `needed_files` that were downloaded: address -> path of the local copy."""
+        """Paths of the local copies of downloaded `needed_files`, by the address of each file."""
         return {}
 
     @default_value
@@ -546,7 +550,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
 
 class SourceBase(HookBase, adds_hooks=True):
-    """Base class of sources, which are iterables of tasks: every hook, with its default."""
+    """Base class of sources (iterables of tasks), with all hooks and their defaults."""
 
     @default_value
     def boxes(self) -> Boxes | None:
@@ -595,7 +599,7 @@ class _WrappedSource(SourceBase):
 
 
 def hooks_of(operator: object) -> OperatorBase:
-    """Return the object with the hooks of an operator: itself, or a wrapper of a function.
+    """Return the object with an operator's hooks: the operator, or a wrapper if it is a function.
 
     Raises:
         TypeError: an attribute has the name of a hook, but the object is not an `OperatorBase`.
@@ -612,7 +616,7 @@ def hooks_of(operator: object) -> OperatorBase:
 
 
 def source_hooks_of(source: object) -> SourceBase:
-    """Return the object with the hooks of a source: itself, or defaults for a plain iterable.
+    """Return the object with a source's hooks: the source, or defaults for a plain iterable.
 
     Raises:
         TypeError: an attribute has the name of a hook, but the object is not a `SourceBase`.

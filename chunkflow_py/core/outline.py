@@ -30,7 +30,7 @@ class Outline:
 
     Attributes:
         boxes: the boxes of all tasks, in voxels of the operator's first input; ``None`` if
-            unknown (a pipeline without a source, or one fed by a queue).
+            unknown (without a source, or if the source is a queue).
         domain: bounds of the volume that the operator's first input comes from, if known.
         has_tasks: whether tasks have boxes when they reach the operator, even if these boxes are
             not known yet.
@@ -194,10 +194,10 @@ def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
 
 
 def largest_scaled(size: Zyx, scale: Scale) -> Zyx:
-    """Return the largest extent of a box after conversion to voxels of another size.
+    """Return the largest extent that a box may have after conversion to voxels of another size.
 
     Args:
-        size: extent of the box before the conversion, voxels, zyx.
+        size: extent of the box before the conversion, in old voxels, zyx.
         scale: size of a new voxel, in old voxels.
     """
     rows = zip(size, scale, strict=True)

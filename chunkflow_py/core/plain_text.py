@@ -11,7 +11,7 @@ REPLACEMENT = "\ufffd"  # a name would import unicodedata
 
 
 class _Table(dict[int, str]):
-    """Code point -> replacement, computed when the code point is first looked up."""
+    """Replacement of each code point, computed when the code point is first looked up."""
 
     def __missing__(self, code: int) -> str:
         each = chr(code)

@@ -81,7 +81,7 @@ class Points:
         return csv_of(columns)
 
     def to_hdf5(self) -> bytes:
-        """Return an HDF5 file with datasets points, voxel_size and confidences, all zyx."""
+        """Return an HDF5 file with the datasets points (zyx), voxel_size (zyx) and confidences."""
         arrays = {
             "points": self.positions,
             "voxel_size": np.asarray(self.voxel_size_nm, float),

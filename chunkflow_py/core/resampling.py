@@ -1,4 +1,4 @@
-"""Resample voxels to another voxel size: interpolate images, vote on labels.
+"""Resample images and labels to another voxel size.
 
 ```
 nm       0       6   8       12          16  18      24    from the origin of the volume
@@ -12,9 +12,9 @@ voxels become larger, w is the ratio of the sizes: the wider kernel removes deta
 voxels cannot represent (antialiasing). Otherwise, w = 1. Weights are divided by their sum. At the
 bounds of the volume, the sum includes existing voxels only. The kernels are:
 
-* ``linear``: 1 - abs(x), and 0 from x = 1;
-* ``cubic``: the cubic convolution of Keys (1981) with a = -0.5, and 0 from x = 2. It keeps more
-  detail than ``linear``, but may exceed the range of the input at sharp edges.
+* ``linear``: 1 - abs(x), and 0 where abs(x) > 1;
+* ``cubic``: the cubic convolution of Keys (1981) with a = -0.5, and 0 where abs(x) > 2. It keeps
+  more detail than ``linear``, but may exceed the range of the input at sharp edges.
 
 Other programs interpolate without smoothing, and repeat the voxels at the bounds of the volume
 (``edge`` of scikit-image, ``nearest`` of SciPy). Two more kernels reproduce these programs. These
@@ -165,8 +165,8 @@ class Resampling:
                 *target* needs, the volume is treated as if it ended at the end of *box*.
 
         Returns:
-            An array of the same dtype and channels. Integers are rounded half to even, and clipped
-            to the range of the dtype.
+            An array with the dtype and the channels of *array*. Integers are rounded half to even,
+            and clipped to the range of the dtype.
 
         Raises:
             ChunkError: voxels of this dtype cannot be interpolated.
@@ -421,7 +421,7 @@ def _weighted(
 
 
 def _most(labels: NDArray[Any], shares: NDArray[np.float64]) -> NDArray[Any]:
-    """Return, for each voxel, the label with the largest sum of shares; of equals, the smallest.
+    """Return, for each voxel, the label with the largest sum of shares; if tied, the smallest.
 
     Args:
         labels: array of shape (candidates, voxels): labels of the input voxels that overlap each

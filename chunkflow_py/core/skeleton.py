@@ -27,7 +27,7 @@ _NO_RADIUS = -1.0
 
 @dataclass(frozen=True, eq=False)
 class Skeleton:
-    """The centre line of one object; a task carries a dict, object id -> skeleton.
+    """The centre line of one object; tasks store skeletons in a dict by object id.
 
     Attributes:
         vertices_nm: array of shape (n, 3), float32: positions of n vertices, zyx, nanometres. Voxel
@@ -97,7 +97,8 @@ class Skeleton:
 
         A merged vertex gets the largest radius and the largest type of its vertices. Vertices are
         sorted by position. Each edge has its lower index first; edges are sorted, without
-        duplicates. Therefore, the bytes do not depend on the order in which parts were joined.
+        duplicates. Therefore, the encoded skeleton does not depend on the order in which its parts
+        were joined.
         """
         vertices, places = np.unique(self.vertices_nm, axis=0, return_inverse=True)
         places = places.ravel()

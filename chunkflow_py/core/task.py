@@ -43,7 +43,7 @@ class Task:
     Attributes:
         region: the box (and time index) of the task, or ``None`` if the task has no box.
         items: chunks and other results of operators, by name.
-        seconds: operator label -> seconds spent on the task.
+        seconds: seconds that each operator spent on the task, by operator label.
         outcome: a `Skip` or an `OperatorError` that says why the task ended early, or ``None``.
         lease: lease of the task's message, if the task came from a queue.
         written: records of the objects that operators have stored for the task.
@@ -72,7 +72,7 @@ class Task:
 
     @property
     def own_region(self) -> Region | None:
-        """The region of the task, with `bbox` as its box."""
+        """The task's region (box and time index), in voxels of the current operator's input."""
         return self.region and self.region.with_box(self.scale.coarser(self.region.bbox))
 
     def move_faces(self, low: Zyx, high: Zyx) -> None:
@@ -153,11 +153,12 @@ class Output:
     The spec of a run contains this description, so that the records of tasks can be verified.
 
     Attributes:
-        kind: ``volume``: in one level of a volume, the write units that the saved box touches;
-            ``file``: one file per task, or one for all tasks; ``objects``: any number of objects,
-            such as meshes.
-        url: address of the volume, as `open_volume` accepts it; address of the file, with `BOX` in
-            place of the task's box; or common start of the addresses of the objects.
+        kind: what a task writes. ``volume`` means the write units of one volume level that the
+            saved box intersects. ``file`` means a file of the task, or one file for all tasks.
+            ``objects`` means any number of objects, such as meshes.
+        url: for ``volume``, the address that `open_volume` accepts. For ``file``, the address of
+            the file, with `BOX` in place of the task's box. For ``objects``, the common start of
+            their addresses.
         mip: resolution level of the volume; 0 is the finest.
         format: format of the volume, if the address does not determine it.
         time: time index in the volume, if it differs from the time index of the task.

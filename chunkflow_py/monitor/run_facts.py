@@ -1,7 +1,6 @@
 """Compute the facts about a run that the commands status, report and dashboard share.
 
-Status, report and dashboard answer the same questions. For each question, this module has one
-answer:
+Status, report and dashboard answer these questions with the same code, so that their answers agree:
 
 | question                                      | answer                                       |
 |-----------------------------------------------|----------------------------------------------|
@@ -216,7 +215,7 @@ class ErrorGroup:
         kind: kind of the failures, such as ``permanent``; see `FailureKind`.
         reason: reason of the failures. Placeholders replace numbers and the box of the task.
         count: number of attempts in the group.
-        last: time of the last failure, in seconds since 1970.
+        last: time of the latest failure, in seconds since 1970.
         examples: some of the failed attempts, the latest first.
     """
 

@@ -45,8 +45,8 @@ class RunStatus:
     Attributes:
         address: address of the run, with the hash of its spec.
         stages: progress of each step.
-        queue: numbers of messages in the queue; ``None`` if the run has no queue, or the queue
-            cannot be read.
+        queue: numbers of waiting, leased and dead messages in the queue; ``None`` if the run has no
+            queue, or the queue cannot be read.
         queue_url: URL of the queue; empty if the run has no queue.
         failures: tasks that were given up, up to a limit.
         exchange: settings of the exchange of patches; ``None`` if no step runs a network.
@@ -215,7 +215,7 @@ def _exchanged(home: RunDirectory) -> ExchangeAmount | None:
 
 
 def _queue_counts(url: str) -> Counts | None:
-    """Return the numbers of messages in a queue; ``None`` if this machine cannot read it."""
+    """Return the numbers of messages by state; ``None`` if this machine cannot read the queue."""
     try:
         with closing(open_queue(url)) as queue:
             return queue.counts()

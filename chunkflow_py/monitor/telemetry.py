@@ -95,7 +95,7 @@ class Telemetry:
         span.end(_ns(stop))
 
     def close(self) -> None:
-        """Send the last spans and metrics; return after `CLOSE_S` seconds at the latest."""
+        """Send the remaining spans and metrics; return after at most `CLOSE_S` seconds."""
         thread = threading.Thread(target=self._close, name="telemetry-close", daemon=True)
         thread.start()
         thread.join(CLOSE_S)

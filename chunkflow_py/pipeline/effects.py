@@ -37,12 +37,12 @@ def keeps_labels(hooks: OperatorBase) -> bool:
 
 
 def turned(value: _Turned, hooks: OperatorBase) -> _Turned:
-    """Permute the axes of a box or of three numbers as an operator permutes its input."""
+    """Permute the axes of a box, or three numbers, as the operator permutes the axes of chunks."""
     return value if hooks.order is None else value.turned(hooks.order)
 
 
 def turned_back(box: BoundingBox, hooks: OperatorBase) -> BoundingBox:
-    """Undo `turned`: convert a box from the axis order of an operator's output to its input's."""
+    """Undo `turned`: permute the axes of an output box to the axis order of the input."""
     order = hooks.order
     return box if order is None else box.turned([order.index(axis) for axis in range(3)])
 

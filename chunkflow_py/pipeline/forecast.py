@@ -78,8 +78,8 @@ def choose_ahead(
     Args:
         operators: operators of the pipeline, after their ``__enter__``.
         ahead: requested number of tasks; ``None`` chooses 1 if memory suffices, else 0.
-        voxels: as for `estimate_memory`.
-        extents: as for `estimate_memory`.
+        voxels: dtype, channels and kind of each output, as in `estimate_memory`.
+        extents: sizes of outputs, as in `estimate_memory`.
         tasks: number of tasks, if known.
 
     Raises:
@@ -130,8 +130,8 @@ def estimate_memory(
     Args:
         stages: stages of the pipeline, in order.
         voxels: dtype, channels and kind of each output, by operator name and item name.
-        extents: size of the output of each operator without an input, by operator name. It is used
-            if the operator itself does not give a size.
+        extents: size in voxels (zyx) of the output of each operator without an input, by operator
+            name. The size is used if the operator does not estimate it.
         tasks: upper limit of simultaneous tasks.
     """
     parts: dict[str, int] = {RESIDENT: resident_bytes() + FIRST_USE}

@@ -87,7 +87,8 @@ class Operator:
             future; or ``None``.
         finish: function that stores the result of the future in the task.
         options: options of the command by name, including defaults.
-        files: files of a plugin: a dict from each path, as typed, to the text ``code``.
+        files: files of a plugin that workers need. The keys are the paths as typed; each value is
+            ``code``.
         code: descriptions of the code outside this package that the command runs.
         argv: name of the command, followed by its arguments as typed.
         before: operators of the same command that the pipeline runs before this operator. A network

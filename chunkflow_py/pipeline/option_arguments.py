@@ -49,18 +49,18 @@ def divide(
     others: Mapping[str, click.Option],
     ctx: click.Context,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Split a command line into the arguments of two groups of options, and the rest.
+    """Return the arguments of *own* options, those of *others*, and all further arguments.
 
-    The rest starts at the first argument that is neither an option nor the value of an option.
+    The third list starts at the first argument that is not an option or the value of an option.
 
     Args:
         arguments: arguments of the command line.
-        own: options of the first group, by name.
-        others: options of the second group, by name.
+        own: options whose arguments form the first list, by name.
+        others: options whose arguments form the second list, by name.
         ctx: context of the command, for messages.
 
     Raises:
-        click.NoSuchOption: an option belongs to neither group.
+        click.NoSuchOption: an option is not in *own* or *others*.
     """
     divided: tuple[list[str], list[str]] = [], []
     rest = list(arguments)

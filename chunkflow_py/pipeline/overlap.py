@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Stage:
-    """Consecutive operators of a pipeline; for one task, the same thread runs all of them.
+    """Consecutive operators of a pipeline; one thread applies all these operators to a task.
 
     Attributes:
         operators: the operators.

@@ -58,7 +58,7 @@ class BoxType(click.ParamType[_Box]):
 
 
 class TimePointsType(click.ParamType[TimePoints]):
-    """Time points: one index, a range that includes both ends, such as 0-9, or ``all``."""
+    """Time points: an index such as 3, a range such as 0-9 (9 is included), or ``all``."""
 
     name = "time points"
 
@@ -278,7 +278,7 @@ class ChannelsType(NumbersType):
 
 
 def three_of(option: str, value: Any) -> str:
-    """Return a sentence for an error message: give three numbers, as in the example.
+    """Return a sentence for an error message that asks for three numbers, with an example.
 
     Args:
         option: name of the option and a space, for the example; may be empty.

@@ -544,13 +544,13 @@ class Pipeline:
         return _Failing(self, operator, task, start)
 
     def _scaled(self, operator: Operator, task: Task) -> _Scaled:
-        """Return the context in which `Task.bbox` is in the operator's voxels."""
+        """Return a context manager; within it, `Task.bbox` is in voxels of the operator's input."""
         outline = self.outlines.get(operator.name)
         return _Scaled(task, UNIT_SCALE if outline is None else outline.scale)
 
 
 class _Scaled(marked_interrupts):
-    """Sets the scale of a task for one operator, and marks interrupts."""
+    """Sets the scale of a task while one operator runs; raises `Interrupted` on ctrl-C."""
 
     __slots__ = ("_scale", "_task")
 

@@ -67,7 +67,8 @@ class Signature:
     Attributes:
         doc: docstring of the function or, if it has none, of the file.
         inputs: names of the parameters that receive items.
-        options: options for the other parameters; their names begin with `PREFIX`.
+        options: click options for the other parameters. click stores their values under names that
+            begin with `PREFIX`.
         takes_more: whether the function accepts arbitrary keyword arguments.
     """
 

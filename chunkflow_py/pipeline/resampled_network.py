@@ -212,7 +212,7 @@ class InputResampler(Resampler):
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return the channels and kind of the input *read*, with the dtype float32."""
+        """Return the dtype float32, with the channels and kind of the input, *read*."""
         return read._replace(dtype="float32")
 
     @hook
@@ -432,8 +432,8 @@ def by_voxel_size(
     """Return the rule that resamples every image to a voxel size.
 
     Args:
-        voxel_size_nm: voxel size of the network, nanometres, zyx; ``None``, for all axes or for
-            one, keeps the voxel size of the image.
+        voxel_size_nm: voxel size of the network, nanometres, zyx. Along an axis with ``None``, the
+            voxel size of the image is kept; a single ``None`` keeps it along all axes.
         method: method for the image and for the outputs.
     """
 
@@ -468,7 +468,7 @@ def resampling_around(
         warn_of_dtype: see `InputResampler`.
         rule: see `InputResampler`; if given, *voxel_size_nm* and *method* are not used.
         processed: box of the image that the network processes; see `InputResampler`.
-        mask: chunk in which voxels are normalised; see `InputResampler`.
+        mask: selects the voxels that are normalised; see `InputResampler`.
     """
     source, resampled, outputs = names
     original = f"{source} before it was resampled"

@@ -71,7 +71,7 @@ class Resampler(OperatorBase):
         """Check the options.
 
         Raises:
-            OptionError: neither or both of *voxel_size_nm* and *factor* are given.
+            OptionError: *voxel_size_nm* and *factor* are both given, or both missing.
         """
         if (self.voxel_size_nm is None) == (self.factor is None):
             count = "neither is" if self.factor is None else "both are"

@@ -240,7 +240,7 @@ class Environment(SourceBase):
         return self.generator.boxes
 
     def __len__(self) -> int:
-        """Return the number of tasks of the pipeline."""
+        """Return the number of tasks that are yielded; 0 if the tasks are sent to a queue."""
         return len(self.generator)
 
     def __enter__(self) -> Environment:
@@ -301,7 +301,7 @@ class Environment(SourceBase):
         yield " \\\n    ".join(self.line())
 
     def line(self) -> Iterator[str]:
-        """Yield the commands of the workers' pipeline."""
+        """Yield the parts of the command line of workers, such as a loader with its options."""
         chosen, patch = self.chosen, self.output_patch_size
         overlap = patch // 2 if self.output_patch_overlap is None else self.output_patch_overlap
         legacy = self.crop_chunk_margin is not None

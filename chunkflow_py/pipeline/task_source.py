@@ -287,7 +287,7 @@ class TaskGenerator(SourceBase):
     @cached_property
     @hook
     def plan(self) -> GridPlan | ListPlan:
-        """The plan of the tasks, also if they are sent to a queue or written to a file."""
+        """The plan of all tasks, including tasks that are sent to a queue or written to a file."""
         return self.planner.plan()
 
     @property
@@ -301,7 +301,7 @@ class TaskGenerator(SourceBase):
         return self.plan.boxes
 
     def __len__(self) -> int:
-        """Return the number of tasks of the pipeline."""
+        """Return the number of tasks that are yielded; 0 if they are sent to a queue or written."""
         return 0 if self.queue_name or self.file_path else len(self.plan)
 
     def __iter__(self) -> Iterator[Task]:

@@ -33,11 +33,12 @@ _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed
 def patiently(
     understand: Callable[[Exception], Failure], renew: Callable[[], None]
 ) -> Callable[[Exception], Failure]:
-    """Return a function like *understand* that classifies refused credentials as transient.
+    """Return *understand*, changed so that refused credentials count as a transient failure.
 
-    The function is for one call and its retries. Each time the cloud refuses the credentials, the
-    function reloads the credentials. It classifies the refusal as transient until `REFUSED_S`
-    seconds after the first refusal, because credentials may be replaced during a long run.
+    The returned function is for one call and its retries. Each time the cloud refuses the
+    credentials, the function reloads the credentials. It classifies the refusal as transient until
+    `REFUSED_S` seconds after the first refusal, because credentials may be replaced during a long
+    run.
 
     Args:
         understand: function that classifies the exception of a failed try.
@@ -127,7 +128,7 @@ class Service:
 
         Args:
             what: action and URL of the call, such as ``read gs://bucket/key``.
-            failed: the last failure and the number of tries.
+            failed: the error with the failure of the last try, and the number of tries.
         """
         status, code = failed.failure.status, failed.failure.code
         kind = VolumeUnreachableError if failed.failure.is_transient else VolumeError

@@ -99,7 +99,7 @@ def publish(scratch: Path, entry: Path) -> None:
 
 
 def intact_files(entry: Path) -> dict[str, str]:
-    """Return the SHA-256 of each file of an entry; empty if the entry is absent or damaged."""
+    """Return the SHA-256 of each file of an entry, or ``{}`` if the entry is absent or damaged."""
     try:
         contents: Mapping[str, str] = json.loads((entry / CONTENTS).read_text(encoding="utf-8"))
         intact = all(sha256_of_file(entry / name) == digest for name, digest in contents.items())

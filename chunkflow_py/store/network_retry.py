@@ -40,7 +40,7 @@ class RetryPolicy:
         connect_s: time limit for opening a connection.
         stall_s: time limit of waiting for data; a connection without data for longer is closed.
         longest_s: time limit of one try; a large object over a slow connection takes minutes.
-        budget_s: time after which a call is not tried again; the last try may end later.
+        budget_s: time after which a call is not tried again; a try in progress may end later.
         unreachable_s: used instead of `budget_s` if no connection can be made to a host that has
             responded to this process before.
         unheard_s: used instead of `budget_s` if no connection can be made to a host that has never

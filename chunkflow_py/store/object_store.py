@@ -80,7 +80,7 @@ def understand(error: Exception) -> Failure:
     """Return the cause of a failed call to obstore, parsed from the text of *error*.
 
     Raises:
-        Exception: *error* itself, if neither the network nor the answer of a server caused it.
+        Exception: *error* itself, if its cause is not the network or the answer of a server.
     """
     if not isinstance(error, BaseError | OSError):
         raise error

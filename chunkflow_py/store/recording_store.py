@@ -65,11 +65,11 @@ class RecordingStore:
         return self._store.get_range(key, start, stop)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Write an object unless it exists, and record nothing; return whether it was written."""
+        """Write an object unless it exists, without a record; return whether it was written."""
         return self._store.put_if_absent(key, data)
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace an object by the result of *change*, record nothing; return the new content."""
+        """Replace an object by the result of *change*, without a record; return the new content."""
         return self._store.update(key, change)
 
     def delete(self, key: str) -> None:

@@ -153,7 +153,7 @@ class Gathers(Protocol):
     """A store that makes many writes cheaper when they are grouped."""
 
     def together(self) -> AbstractContextManager[Store]:
-        """Return a context manager that yields a store, and makes its writes durable on exit."""
+        """Return a context manager that yields a store; on exit, it makes all writes durable."""
 
 
 @runtime_checkable

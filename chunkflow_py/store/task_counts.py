@@ -1,4 +1,4 @@
-"""Counts that tasks make, such as histograms: one small object per task, summed by readers.
+"""Store the counts of each task, such as a histogram, as an object; readers sum the objects.
 
 ```
 URL/0-64_0-512_0-512.npz      counts of the task with this box: a few arrays, and their settings
@@ -264,7 +264,12 @@ def coverage(regions: Iterable[Region], domain: BoundingBox) -> float:
 
 
 def describe_counts(about: Mapping[str, Any]) -> str:
-    """Format ``tasks`` and ``coverage`` in *about* as text: ``8 tasks, all of the volume``."""
+    """Return a text about counts, such as ``8 tasks, all of the volume``.
+
+    Args:
+        about: dict with ``tasks`` (number of tasks) and ``coverage`` (fraction of the volume, or
+            ``None`` if unknown).
+    """
     tasks, covered = about["tasks"], about["coverage"]
     share = {None: "", 1: ", all of the volume"}.get(covered, f", {covered or 0:.4g} of the volume")
     return f"{tasks} {'task' if tasks == 1 else 'tasks'}{share}"

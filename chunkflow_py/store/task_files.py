@@ -76,14 +76,14 @@ class TaskFiles:
 
     @property
     def output(self) -> Output:
-        """The entry of the spec of a run for these files, if each task writes exactly one file."""
+        """Description of these files for the spec of a run, if each task writes one file."""
         return Output("file", self._address(self._named(BOX)))
 
     @property
     def outputs(self) -> Output:
-        """The entry of the spec of a run for these files, if a task may write any number of files.
+        """Description of these files for the spec of a run, if a task may write several files.
 
-        The entry contains only the common start of the addresses of the files.
+        The description contains only the common start of the addresses of the files.
         """
         address = self.output.url
         return Output("objects", address.rpartition(BOX)[0] or address)
@@ -172,7 +172,7 @@ def _split(url: str) -> tuple[Store, str]:
 
 
 def grown(region: Region | None, voxels: int) -> Region | None:
-    """Return *region* with its box grown by *voxels* on every side; shrunk if *voxels* < 0.
+    """Return *region* with a box grown by *voxels* on every side; a negative number shrinks it.
 
     Raises:
         GeometryError: the box would have a negative size.

@@ -261,7 +261,7 @@ class RunWatch:
         return b"" if cells is None else cells.astype("<u4").tobytes()
 
     def map(self, name: str, since: int) -> tuple[int, bool, bytes]:
-        """Return a step's task states that have changed after version *since*, or all states.
+        """Return the states of a step's tasks that changed after version *since*, or of all tasks.
 
         Returns:
             The present version; whether the result contains all tasks; and the states, encoded as

@@ -226,7 +226,10 @@ class TaskHistory:
         }
 
     def about(self, number: int) -> dict[str, Any]:
-        """Return worker, end and duration of a task; all ``None`` if its record was not read."""
+        """Return the worker, the end (seconds since 1970) and the duration (seconds) of a task.
+
+        All three are ``None`` if the record of the task has not been read.
+        """
         known = bool(self.finished[number]) and self._states.codes[number] in _ENDED
         return {
             "worker": self.names[self.worker[number]] if known else None,
@@ -235,6 +238,6 @@ class TaskHistory:
         }
 
     def coverage(self) -> tuple[int, int]:
-        """Return two numbers: ended tasks whose record has been read, and all ended tasks."""
+        """Return the number of ended tasks whose records have been read, and of all ended tasks."""
         ended = int(np.isin(self._states.codes, _ENDED).sum())
         return int(self._known().sum()), ended

@@ -57,7 +57,7 @@ class TaskStates:
 
     Attributes:
         codes: for each task number, the state of the task, as an index of `CODES`.
-        changed: for each task number, the version in which the state of the task changed last.
+        changed: for each task number, the latest version in which the state of the task changed.
         version: number that increases with every update that changes a state.
         records: records in the journal that no segment contains yet, by task number.
         failures: failed attempts in the journal.
@@ -174,7 +174,7 @@ class TaskStates:
         return tries
 
     def totals(self, now: float) -> LedgerCounts:
-        """Return counts of tasks and sums such as stored bytes at *now*, seconds since 1970."""
+        """Return counts of tasks and sums such as stored bytes at *now* (Unix time)."""
         parts = [header.sums for header in self.headers.values()]
         parts += [Sums.of(record) for record in self.records.values()]
         parts += [Sums.of_failure(failure) for failure in self.failures]
@@ -182,6 +182,8 @@ class TaskStates:
 
     def changes(self, since: int) -> tuple[bool, bytes]:
         """Return the states that have changed after version *since*, or all states.
+
+        All states are returned if *since* is 0, or if more than a fifth of the states have changed.
 
         Returns:
             True and the code of each task (uint8), if the result contains all tasks. Otherwise,

@@ -108,7 +108,7 @@ _FORMULA = (
 def page_of(report: RunReport, now: float | None = None) -> str:
     """Return the HTML of the report's page.
 
-    The same report gives the same page, except for the date.
+    The pages of equal reports differ only in the date.
 
     Args:
         report: measurements to show.

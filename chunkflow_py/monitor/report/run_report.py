@@ -107,8 +107,8 @@ class RunReport:
         damages: findings of `verify`, each with the name of its step, up to a limit; ``None`` if
             the output was not verified.
         damage_kinds: number of findings of `verify`, by kind.
-        spending: phrase about the cost that workers have reported, and the budget of the run; empty
-            if there is neither.
+        spending: phrase about the cost that workers have reported, and about the budget of the run;
+            empty if no cost is reported and the run has no budget.
         submission: who submitted the run; ``None`` if this was not recorded.
     """
 

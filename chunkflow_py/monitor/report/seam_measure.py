@@ -66,11 +66,11 @@ class Face:
 
     Attributes:
         axis: axis perpendicular to the face: 0, 1 or 2 for z, y or x.
-        place: position of the first voxel behind the face, along `axis`.
-        box: union of the boxes of the two tasks along `axis`, and their intersection along the two
-            other axes.
+        place: position along `axis` of the first voxel after the face, in voxels of the tasks.
+        box: box around the face. Along `axis`, the box covers both tasks; along the two other axes,
+            it covers only what the tasks have in common.
         time: time index of both tasks; ``None`` without a time axis.
-        numbers: numbers of the two tasks.
+        numbers: numbers of the two tasks in the plan.
     """
 
     axis: int
@@ -91,7 +91,7 @@ class Seam:
         inside: mean step between neighbouring voxels inside a task.
         low: lower end of the range that contains `ratio` for 95 % of the bootstrap samples;
             ``None`` if only one face was read.
-        high: upper end of the same range.
+        high: upper end of the range that begins at `low`.
     """
 
     axis: str
@@ -248,7 +248,7 @@ def sampled(plan: Plan, ledger: Ledger, most: int, seed: int = 0) -> list[Face]:
         plan: plan of the step.
         ledger: ledger of the step.
         most: limit of the number of faces per axis.
-        seed: seed of the sample; the same seed gives the same faces.
+        seed: seed of the random sample; calls with equal seeds return equal faces.
     """
     draw = random.Random(seed)  # noqa: S311 a sample, not a secret
     result = []

@@ -53,10 +53,11 @@ class PlaneImage:
     """The image of one plane of a volume.
 
     Attributes:
-        axes: ``xy``, ``xz`` or ``zy``: the axis of the columns, then the axis of the rows.
+        axes: ``xy``, ``xz`` or ``zy``: the axis that runs to the right, then the axis that runs
+            down.
         where: position of the plane, such as ``z = 32``, in voxels of the level that is shown.
         png: image as a PNG file.
-        extent_nm: extent of the image along rows and columns, in nanometres.
+        extent_nm: height and width of the image, in nanometres.
     """
 
     axes: str

@@ -66,7 +66,7 @@ class Synapses:
         pre_users: NDArray[Any] | None = None,
         post_users: NDArray[Any] | None = None,
     ) -> None:
-        """Copy *pre* and *post* as int32; the arguments are the attributes of the class."""
+        """Copy *pre* and *post* as int32; the arguments have the meaning of the attributes."""
         self.pre = pre.astype(np.int32)
         self.post = None if post is None else post.astype(np.int32)
         self.pre_confidence, self.post_confidence = pre_confidence, post_confidence
