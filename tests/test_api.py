@@ -101,7 +101,7 @@ def test_a_source_may_be_given_apart_and_must_come_first(image):
     source = ops.generate_tasks(roi_size=(8, 16, 16), chunk_size=(8, 16, 16))
     first = ops.create_chunk(size=(8, 16, 16))
     assert len(list(Pipeline([first], source).run())) == 1
-    with pytest.raises(OptionError, match="must come first"):
+    with pytest.raises(OptionError, match="move generate-tasks to the front"):
         Pipeline([first, source])
 
 

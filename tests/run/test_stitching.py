@@ -173,7 +173,7 @@ def test_the_labels_say_how_they_were_made(url):
     records = sorted(Path(url.partition("://")[2]).rglob("labelling/*.json"))
     assert len(records) == 2 + 2 * 2
     records[-1].unlink()
-    assert "has a record; label" in say(f"stitch-labels {url} zarr://other.zarr", code=1)
+    assert "but no record of the task" in say(f"stitch-labels {url} zarr://other.zarr", code=1)
 
 
 def test_labels_of_tasks_of_several_sizes_are_refused():

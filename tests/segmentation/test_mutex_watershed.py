@@ -135,7 +135,7 @@ def test_edges_of_all_layouts_are_the_same():
         ("0,0,0", "remove it"),
         ("1,0,0 -1,0,0", "equal or opposite"),
         ("1,0,0 1,0,0", "equal or opposite"),
-        (" ".join(f"{k},0,0" for k in range(1, 99)), "at most 64"),
+        (" ".join(f"{k},0,0" for k in range(1, 99)), "the limit is 64"),
     ],
 )
 def test_texts_that_are_no_offsets(text, words):

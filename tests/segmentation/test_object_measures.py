@@ -317,7 +317,7 @@ def test_filters(folder, size):
         ),
         ("label-statistics labels.zarr t.csv --image long.zarr", "at most 32 bits", 1),
         ("filter-labels labels.zarr zarr://f.zarr", "would remove nothing; give", 2),
-        ("filter-labels labels.zarr zarr://f.zarr --min-size 9 --max-size 3", "swap them", 2),
+        ("filter-labels labels.zarr zarr://f.zarr --min-size 9 --max-size 3", "swap the two", 2),
         ("filter-labels image.zarr zarr://f.zarr --min-size 9", "labels are integers", 1),
     ],
 )

@@ -177,7 +177,7 @@ def test_an_object_that_vanished_is_in_no_shard():
         ("mesh-manifest -v seg --shards 2", 1, "was made with 4 shards, not with 2 shards"),
         ("mesh-manifest -v nothing --shards 2", 1, "nothing has no fragments of mesh; check"),
         ("aggregate-skeleton-fragments -f seg --shards 3", 2, "give --shards 4"),
-        ("aggregate-skeleton-fragments -f seg --shards 4 --digits 1", 2, "give only one of them"),
+        ("aggregate-skeleton-fragments -f seg --shards 4 --digits 1", 2, "give --shards alone"),
         ("create-bbox -s 9 0 0 -z 1 1 1 aggregate-skeleton-fragments -f parts --shards 4", 1,
          "with --shards 4, give boxes from 0-1_0-1_0-1"),
     ],
