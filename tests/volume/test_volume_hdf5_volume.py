@@ -163,7 +163,9 @@ def test_one_of_several_datasets_has_to_be_named(url):
     np.testing.assert_array_equal(open_volume(url).read(BOUNDS), noise())
     other = BoundingBox((1, 2, 3), (5, 7, 9))
     create_volume(spec(bounds=other), f"{url}:/b/raw").write(noise(other))
-    with pytest.raises(VolumeError, match=r"contains 2 datasets \(/a/labels .*, /b/raw \(4, 5, 6\)\)"):
+    with pytest.raises(
+        VolumeError, match=r"contains 2 datasets \(/a/labels .*, /b/raw \(4, 5, 6\)\)"
+    ):
         open_volume(url)
     np.testing.assert_array_equal(open_volume(f"{url}:/b/raw").read(other), noise(other))
 
