@@ -250,7 +250,7 @@ class CoreContract:
             def forward(self, image):
                 return {"image": image, "number": 3}
 
-        with pytest.raises(ModelError, match="returns a int in a dict.*--backend torch"):
+        with pytest.raises(ModelError, match="returns a dict that contains a int.*--backend torch"):
             self.core_class(Counts().eval(), SHAPE)
 
     def test_refuses_another_shape(self):

@@ -338,7 +338,7 @@ def test_large_finite_output_is_no_error():
     ("function", "more", "error", "words"),
     [
         (lambda b: b.repeat(1, 2, 1, 1, 1), {}, ModelError, "returned 2 channels, .*nnels 2"),
-        (lambda b: b[..., :1], {}, ModelError, r"patches of size \(2, 2, 1\), neither"),
+        (lambda b: b[..., :1], {}, ModelError, r"patches of size \(2, 2, 1\), but must"),
         (lambda b: b + 2, {"output_kind": "probability"}, ModelError, r"in \[0, 1\], but .* 2 to"),
     ],
 )  # fmt: skip
