@@ -52,7 +52,7 @@ class CursorPosition:
 
     @property
     def arguments(self) -> list[click.Argument]:
-        """Positional arguments of the command that may take a value at the cursor."""
+        """Positional arguments whose value may be the word at the cursor."""
         arguments = [each for each in self.command.params if isinstance(each, click.Argument)]
         return [each for n, each in enumerate(arguments) if n >= self.values or each.nargs < 0]
 

@@ -24,7 +24,7 @@ def run_option() -> Decorator:
 
 
 def clear_output_option() -> Decorator:
-    """Declare ``--clear-output``, which deletes the output of other runs in the boxes of tasks."""
+    """Declare ``--clear-output``: delete output of other runs in the boxes of this run's tasks."""
     return click.option(
         "--clear-output",
         is_flag=True,

@@ -84,8 +84,8 @@ def item_at(file: h5py.File, path: str, what: str) -> h5py.Group | h5py.Dataset 
             continue
         if not isinstance(link, h5py.HardLink):
             msg = (
-                f"{path} of {what} is a link to another file, but an HDF5 file must not refer to "
-                "other files on this machine; copy the target into the file (h5copy)"
+                f"{path} of {what} is a link to another file, but chunkflow does not follow links "
+                "from an HDF5 file to other files; copy the target into the file (h5copy)"
             )
             raise VolumeError(msg)
         found = found.get(name)
@@ -124,14 +124,14 @@ def check_dataset(dataset: h5py.Dataset, what: str) -> None:
         other = plist.get_external(0)[0]
         text = other.decode(errors="replace") if isinstance(other, bytes) else str(other)
         msg = (
-            f"{name} stores its voxels in another file, {text}, but an HDF5 file must not refer "
-            f"to other files on this machine; {remedy}"
+            f"{name} stores its voxels in another file, {text}, but chunkflow reads no other "
+            f"file than {name}; {remedy}"
         )
         raise VolumeError(msg)
     if plist.get_layout() == h5py.h5d.VIRTUAL:
         msg = (
-            f"{name} is virtual (its voxels are in other files), but an HDF5 file must not refer "
-            f"to other files on this machine; {remedy}"
+            f"{name} is virtual (its voxels are in other files), but chunkflow does not "
+            f"read other files; {remedy}"
         )
         raise VolumeError(msg)
     codes = [plist.get_filter(n)[0] for n in range(plist.get_nfilters())]
@@ -326,7 +326,8 @@ class _WatchedFile:
         """Fill *buffer* with the bytes at the current position of the file.
 
         Raises:
-            _LargeTextError: the buffer is larger than `_TEXT_BYTES`, so HDF5 is reading a text.
+            _LargeTextError: the buffer is larger than `_TEXT_BYTES`; at this stage, HDF5 uses such
+                buffers only for long texts.
         """
         if len(buffer) > _TEXT_BYTES:
             msg = f"in a heap of {len(buffer)} bytes, more than the limit of {_TEXT_BYTES}"

@@ -147,7 +147,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """Method that makes the segments; ``None`` if ids are unique only in a chunk."""
+        """How ids become unique in the volume; ``None`` if each chunk is numbered from 1."""
         from chunkflow_py.volume.labelling import Labelling
 
         is_global = self.numbering is not None and self.numbering.makes_global

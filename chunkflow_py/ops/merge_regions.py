@@ -88,7 +88,7 @@ class RegionMerger(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the peak memory, in bytes, for the largest box of the level."""
+        """Return the peak memory, in bytes, of merging in the largest box of this merge level."""
         del size
         first = next(iter(self._boxes or ()), None)  # no other box is larger
         if first is None:

@@ -328,7 +328,7 @@ class OutputResampler(OperatorBase):
     @property
     @hook
     def shrinks_by(self) -> Scale | None:
-        """Size of a voxel of the result, in voxels of the network, zyx; ``None`` if unknown."""
+        """Number of network voxels that a result voxel spans, zyx; ``None`` if unknown."""
         return self._scale
 
     @property

@@ -138,7 +138,8 @@ class RunStep:
         mip: value of the global option ``--mip``.
         options: for each operator, its name and the options that the hash covers.
         plan: JSON description of the tasks; see `chunkflow_py.tasks.task_plan`.
-        plan_sha256: SHA-256 of the binary file of the plan, which may be empty.
+        plan_sha256: SHA-256 of the binary file that completes *plan*; the file is empty if *plan*
+            alone describes the tasks.
         tasks: number of tasks.
         files: files that the operators need.
         code: descriptions of code that the step runs and that is not part of the package.

@@ -66,7 +66,8 @@ class Face:
 
     Attributes:
         axis: axis perpendicular to the face: 0, 1 or 2 for z, y or x.
-        place: position along `axis` of the first voxel after the face, in voxels of the tasks.
+        place: position along `axis` of the first voxel after the face, in the voxels in which the
+            boxes of tasks are given.
         box: box around the face. Along `axis`, the box covers both tasks; along the two other axes,
             it covers only what the tasks have in common.
         time: time index of both tasks; ``None`` without a time axis.

@@ -60,7 +60,8 @@ def layer_of(
             takes; with ``None``, the meshes are computed.
 
     Raises:
-        ChunkError: the labels are not integers, or are negative, or the chunk has several channels.
+        ChunkError: the chunk contains labels, and they are not integers, are negative, or have
+            several channels.
     """
     import neuroglancer
 

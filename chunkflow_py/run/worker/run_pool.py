@@ -80,7 +80,7 @@ class RunPool:
     Args:
         prefix: the prefix.
         keys: trusted keys. The worker processes only runs that one of these keys has signed. With
-            ``None``, the worker processes all runs without code.
+            ``None``, the worker processes every run that contains no code, signed or not.
         interval_s: time between two choices of a run, in seconds; longer if there are many runs.
 
     Attributes:

@@ -195,8 +195,8 @@ def check_intensities(dtype: np.dtype[Any]) -> None:
     """
     if dtype.kind in "iu" and dtype.itemsize > 4:
         msg = (
-            f"the intensities are {dtype}, but integers of at most 32 bits can be summed "
-            "without rounding; convert the image"
+            f"the intensities are {dtype}, but only integers of at most 32 bits can be "
+            "summed without rounding; convert the image"
         )
         raise ChunkError(msg)
 

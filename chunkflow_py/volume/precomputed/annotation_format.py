@@ -288,7 +288,12 @@ class Index:
     limit: int = 0
 
     def name(self, number: int) -> str:
-        """Return the object name of an id, a segment or a cell, for an index without shards."""
+        """Return the file name of an entry of this index, if the index is stored without shards.
+
+        Args:
+            number: id of an annotation, id of a segment, or number of a cell of the spatial grid,
+                depending on the index.
+        """
         if self.grid is None:
             return str(number)
         cell = block_of_number(number, self.grid)
