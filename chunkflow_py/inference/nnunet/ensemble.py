@@ -24,7 +24,7 @@ class EnsembleNetwork(torch.nn.Module):
     """Averages the outputs of the networks of all folds for all mirror images of a patch.
 
     ```
-    (n, c, z, y, x) -> axes of the plan -> slices, if 2D -> mirrored -> network of each fold
+    (n, c, z, y, x) -> axes of plans.json -> slices, if 2D -> mirrored -> network of each fold
     (n, c, z, y, x) <- axes of the image <- slices stacked <- mirrored back, mean
     ```
     """
