@@ -194,7 +194,7 @@ def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
 
 
 def largest_scaled(size: Zyx, scale: Scale) -> Zyx:
-    """Return the largest extent that a box may have after conversion to voxels of another size.
+    """Return the largest extent of a converted box, which depends on where the box begins.
 
     Args:
         size: extent of the box before the conversion, in old voxels, zyx.

@@ -104,7 +104,7 @@ class Numbering:
 
     @property
     def makes_global(self) -> bool:
-        """Whether ids are unique in the volume or only in the chunk; call `prepare` first."""
+        """Whether ids are unique in the whole volume, not only in a chunk; call `prepare` first."""
         return self._decided if self.is_global is None else self.is_global
 
     def prepare(self, outline: Any) -> None:
