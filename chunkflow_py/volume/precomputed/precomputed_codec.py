@@ -242,7 +242,7 @@ def _check_segmentation(
     count = math.prod(-(-n // cell) for n, cell in zip(extent, cells, strict=True))
     if len(content) < 1 + 2 * count or content[0] != 1:
         msg = (
-            f"the block has {len(content)} words of 32 bits, fewer than the header of {count} cells"
+            f"the block has {len(content)} 32-bit numbers, fewer than the header of {count} cells"
         )
         raise ValueError(msg)
     channel = content[1:].astype(np.int64)
