@@ -241,9 +241,7 @@ def _check_segmentation(
     content = np.frombuffer(data, "<u4")
     count = math.prod(-(-n // cell) for n, cell in zip(extent, cells, strict=True))
     if len(content) < 1 + 2 * count or content[0] != 1:
-        msg = (
-            f"the block has {len(content)} 32-bit numbers, fewer than the header of {count} cells"
-        )
+        msg = f"the block has {len(content)} 32-bit numbers, fewer than the header of {count} cells"
         raise ValueError(msg)
     channel = content[1:].astype(np.int64)
     heads = channel[: 2 * count].reshape(count, 2)
