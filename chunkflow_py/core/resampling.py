@@ -77,6 +77,21 @@ class _Taps(NamedTuple):
     weight: NDArray[np.float64]
 
 
+class NetworkGrid(NamedTuple):
+    """The voxels in which a network processes an image, and how values are interpolated.
+
+    Attributes:
+        resampling: resampling of the image to the voxels of the network.
+        methods: method for each axis, zyx, to interpolate the outputs of the network at the voxels
+            of the image.
+        domain: bounds of the image, in voxels of the network.
+    """
+
+    resampling: Resampling
+    methods: tuple[Method, Method, Method]
+    domain: BoundingBox
+
+
 @dataclass(frozen=True)
 class Resampling:
     """Resamples arrays by a fixed ratio.
@@ -128,6 +143,22 @@ class Resampling:
         back = self.scale.inverse
         z, y, x = (-at * factor for at, factor in zip(self.origin, back, strict=True))
         return back, (z, y, x)
+
+    @classmethod
+    def at_corner(
+        cls, scale: Scale, box: BoundingBox, method: Method | tuple[Method, Method, Method]
+    ) -> Resampling:
+        """Return the resampling in which a voxel of the result begins at the start of *box*.
+
+        Args:
+            scale: size of a voxel of the result in input voxels, zyx.
+            box: box of input voxels.
+            method: see `Resampling`.
+        """
+        first = scale.coarser(box).start
+        rows = zip(box.start, first, scale, strict=True)
+        z, y, x = (start - number * factor for start, number, factor in rows)
+        return cls(scale, method, (z, y, x))
 
     def output_box(self, box: BoundingBox) -> BoundingBox:
         """Return the box of the result for an input *box*; see `Scale.coarser`."""

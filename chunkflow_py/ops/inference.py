@@ -422,7 +422,13 @@ def _resampled(
     is_kept = rule is not None and method is None and options.get("resampling") is None
     inner = dict(options, model_voxel_size_nm=size_nm if is_kept else None)
     return Surrounded(
-        _inferencer(inner, settings_at_network_size(settings), network),
+        _inferencer(
+            inner,
+            settings_at_network_size(
+                settings, activates_first=options.get("activates_first", False)
+            ),
+            network,
+        ),
         partial(
             resampling_around,
             settings,
@@ -433,6 +439,8 @@ def _resampled(
             rule=rule,
             processed=foreground,
             mask=(options["normalize_mask"], masked) if masked else None,
+            normalizes_last=options.get("normalizes_last", False),
+            activates_first=options.get("activates_first", False),
         ),
     )
 

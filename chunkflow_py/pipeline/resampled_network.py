@@ -14,7 +14,8 @@ box are skipped.
 
 The input of the network is float32, so that interpolated values are not rounded to the dtype of the
 image. The float32 output of the network is resampled first. Activation (with ``--activate after``),
-conversion to uint8 and argmax follow.
+conversion to uint8 and argmax follow. MONAI bundles can have another order: the image is resampled
+before it is normalised, or the activation is applied before the output is resampled.
 
 The pipeline runs three operators one after the other: an `InputResampler`, the network, and an
 `OutputResampler`. The operator of the network is the same as without resampling.
@@ -32,7 +33,8 @@ from chunkflow_py.core.chunk import Chunk, Voxels
 from chunkflow_py.core.geometry import UNIT_SCALE, Scale
 from chunkflow_py.core.host_memory import OperatorMemory
 from chunkflow_py.core.operator_base import HOOK, OperatorBase, hook
-from chunkflow_py.core.resampling import Resampling
+from chunkflow_py.core.outline import coarser_nm
+from chunkflow_py.core.resampling import NetworkGrid, Resampling
 from chunkflow_py.core.task import Skip
 from chunkflow_py.errors import ChunkError, OptionError
 from chunkflow_py.inference.normalization import Normalizer, dtype_warning
@@ -51,17 +53,26 @@ if TYPE_CHECKING:
     from chunkflow_py.inference.network_output import OutputKind
 
     Methods = Method | tuple[Method, Method, Method]
-    # Bounds and voxel size of a volume -> factor, methods for the image, methods for the outputs.
-    Rule = Callable[[BoundingBox, tuple[float, float, float]], tuple[Scale, Methods, Methods]]
+    # Bounds and voxel size of an image -> the voxels of the network.
+    Rule = Callable[[BoundingBox, tuple[float, float, float]], NetworkGrid]
 
 logger = logging.getLogger(__name__)
 
+_COARSER_LEVEL = 4  # voxels per voxel of the network from which a coarser level is certainly better
 
-def settings_at_network_size(settings: EngineSettings) -> EngineSettings:
+
+def settings_at_network_size(
+    settings: EngineSettings, *, activates_first: bool = False
+) -> EngineSettings:
     """Return the settings without the steps that are done before or after the network.
 
     The `InputResampler` normalises. The `OutputResampler` converts the dtype and, with
     ``--activate after``, applies the activation.
+
+    Args:
+        settings: settings that the user gave for the network.
+        activates_first: apply the activation before the output is resampled, even with
+            ``--activate after``.
 
     Raises:
         OptionError: an option of the network cannot be combined with ``--resample``.
@@ -81,7 +92,7 @@ def settings_at_network_size(settings: EngineSettings) -> EngineSettings:
             "values; leave --skip-empty-patches out, or use --patch-mask"
         )
         raise OptionError(msg)
-    if settings.activate == "before":
+    if settings.activate == "before" or activates_first:
         return at_size
     if settings.skip_empty:
         msg = (
@@ -112,6 +123,8 @@ class InputGrid:
         method: method that resamples outputs of the network back to this grid.
         processed: part of *domain* that the network processes; ``None`` if unknown.
         origin: corner at which voxel 0 of the network begins, in voxels of the chunk, zyx.
+        network: bounds of *processed*, in voxels of the network (default: the voxels that *scale*
+            and *origin* give).
     """
 
     domain: BoundingBox | None = None
@@ -120,6 +133,7 @@ class InputGrid:
     method: Methods = "linear"
     processed: BoundingBox | None = None
     origin: tuple[Fraction | int, Fraction | int, Fraction | int] = (0, 0, 0)
+    network: BoundingBox | None = None
 
     @property
     def resampling(self) -> Resampling:
@@ -138,14 +152,14 @@ class InputResampler(Resampler):
             normalisation are used here.
         warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
             maximum of their type.
-        rule: function that takes a box of the image and the voxel size of the image. It returns the
-            factor, the method for the image and the method for the outputs. A model with its own
-            rule for resampling defines such a function. If *rule* is ``None``, *voxel_size_nm* and
-            *method* are used.
+        rule: function that takes a box of the image and the voxel size of the image (nanometres,
+            zyx), and returns the voxels of the network. A model with its own rule for resampling
+            defines such a function. If *rule* is ``None``, *voxel_size_nm* and *method* are used.
         processed: box of the image that the network processes (default: the whole image). If it is
             given, *rule* must be given.
         mask: name of a chunk, and one bool for each channel of the input. If the bool is true, only
             voxels at which this chunk is not 0 are normalised (default: all voxels are normalised).
+        normalizes_last: normalise after resampling instead of before.
     """
 
     original: str = ""
@@ -154,6 +168,7 @@ class InputResampler(Resampler):
     rule: Rule | None = None
     processed: BoundingBox | None = None
     mask: tuple[str, tuple[bool, ...]] | None = None
+    normalizes_last: bool = False
     keeps_voxels: bool = field(default=False, init=False, metadata=HOOK)
     _grid: InputGrid = field(default_factory=InputGrid, init=False, repr=False)
 
@@ -174,6 +189,19 @@ class InputResampler(Resampler):
         if self.rule is None:
             method: Methods = self.method  # type: ignore[assignment]
             self._grid = InputGrid(domain, size_nm, self._scale, method, domain)
+        if size_nm is not None and self._grid.scale is not None:
+            self._recommend_level(size_nm, self._grid.scale)
+
+    def _recommend_level(self, size_nm: tuple[float, float, float], scale: Scale) -> None:
+        finer = scale.z * scale.y * scale.x
+        if finer < _COARSER_LEVEL:
+            return
+        logger.warning(
+            "the network has voxels of %s nm and the image voxels of %s nm (zyx), so %.0f times as "
+            "many voxels are read as the network receives; if the volume has a level with voxels "
+            "of about the size of the network's, load this level with --mip",
+            _text(coarser_nm(size_nm, scale)), _text(size_nm), finer,
+        )  # fmt: skip
 
     def _grid_of(self, domain: BoundingBox, size_nm: tuple[float, float, float]) -> InputGrid:
         if self.rule is None:
@@ -186,12 +214,9 @@ class InputResampler(Resampler):
                 f"the image are {domain} (zyx, voxels); compute the statistics of this image"
             )
             raise OptionError(msg)
-        scale, self.method, back = self.rule(box, size_nm)
-        # The voxels of the network divide the box exactly.
-        first = scale.coarser(box).start
-        rows = zip(box.start, first, scale, strict=True)
-        z, y, x = (start - number * factor for start, number, factor in rows)
-        return InputGrid(domain, size_nm, scale, back, box, (z, y, x))
+        found, back, network = self.rule(box, size_nm)
+        self.method = found.methods
+        return InputGrid(domain, size_nm, found.scale, back, box, found.origin, network)
 
     def _use(self, grid: InputGrid) -> None:
         self._grid = grid
@@ -203,7 +228,8 @@ class InputResampler(Resampler):
         """Return the bounds of the result, if they are known before the first task."""
         if self._scale is None or self._grid.processed is None:
             return None
-        return self._resampling(self._scale, self._voxels).output_box(self._grid.processed)
+        resampling = self._resampling(self._scale, self._voxels)
+        return self._bounds_of_result(resampling, self._grid.processed)
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
@@ -231,6 +257,9 @@ class InputResampler(Resampler):
     def _resampling(self, scale: Scale, voxels: Voxels | None) -> Resampling:
         return replace(super()._resampling(scale, voxels), origin=self._grid.origin)
 
+    def _bounds_of_result(self, resampling: Resampling, domain: BoundingBox) -> BoundingBox:
+        return self._grid.network or resampling.output_box(domain)
+
     def __call__(self, task: Task) -> Task:
         """Add the resampled chunk and the `InputGrid` to the task.
 
@@ -248,9 +277,12 @@ class InputResampler(Resampler):
             raise Skip(msg)
         super().__call__(task)
         task[self.original] = grid
-        if self.settings is not None and grid.scale != UNIT_SCALE:
-            chunk = task.chunk(self.output_name)
-            values = as_channels(chunk.array, self.settings.num_input_channels)
+        if self.settings is None:
+            return task
+        values = as_channels(task.chunk(self.output_name).array, self.settings.num_input_channels)
+        if self.normalizes_last:
+            self.settings.normalizer(values, values)
+        elif grid.scale != UNIT_SCALE:
             self.settings.normalizer.clip_interpolated(values)
         return task
 
@@ -269,7 +301,10 @@ class InputResampler(Resampler):
             logger.warning(warning)
         source = as_channels(chunk.array, self.settings.num_input_channels)
         values = np.empty(source.shape, np.float32)
-        self.settings.normalizer(source, values)
+        if self.normalizes_last:
+            np.copyto(values, source, casting="unsafe")
+        else:
+            self.settings.normalizer(source, values)
         if self.mask is not None:
             name, masked = self.mask
             mask = task.chunk(name)
@@ -437,10 +472,12 @@ def by_voxel_size(
         method: method for the image and for the outputs.
     """
 
-    def rule(_: BoundingBox, size_nm: tuple[float, float, float]) -> tuple[Scale, Methods, Methods]:
+    def rule(box: BoundingBox, size_nm: tuple[float, float, float]) -> NetworkGrid:
         wanted = voxel_size_nm or size_nm
         pairs = zip(wanted, size_nm, strict=True)
-        return Scale.between([b if a is None else a for a, b in pairs], size_nm), method, method
+        scale = Scale.between([b if a is None else a for a, b in pairs], size_nm)
+        resampling = Resampling.at_corner(scale, box, method)
+        return NetworkGrid(resampling, (method,) * 3, resampling.output_box(box))
 
     return rule
 
@@ -456,6 +493,8 @@ def resampling_around(
     rule: Rule | None = None,
     processed: BoundingBox | None = None,
     mask: tuple[str, tuple[bool, ...]] | None = None,
+    normalizes_last: bool = False,
+    activates_first: bool = False,
 ) -> tuple[Operator, Operator]:
     """Return the operators that resample the input and the outputs of a network.
 
@@ -469,6 +508,8 @@ def resampling_around(
         rule: see `InputResampler`; if given, *voxel_size_nm* and *method* are not used.
         processed: box of the image that the network processes; see `InputResampler`.
         mask: selects the voxels that are normalised; see `InputResampler`.
+        normalizes_last: see `InputResampler`.
+        activates_first: see `settings_at_network_size`.
     """
     source, resampled, outputs = names
     original = f"{source} before it was resampled"
@@ -476,9 +517,16 @@ def resampling_around(
     size_nm, factor = (voxel_size_nm, None) if rule is None else (None, UNIT_SCALE)
     before = InputResampler(size_nm, factor, method, source, resampled)
     before.rule, before.processed, before.mask = rule, processed, mask
+    before.normalizes_last = normalizes_last
     before.original, before.settings, before.warn_of_dtype = original, settings, warn_of_dtype
+    if activates_first:
+        settings = replace(settings, activation="none", activate="before")
     after = OutputResampler(settings, outputs, resampled, original, before.grid)
     return (
         Operator(f"{label} (resample)", "compute", before, before, inputs, (resampled,)),
         Operator(f"{label} (resample back)", "compute", after, after, outputs, outputs),
     )
+
+
+def _text(size_nm: tuple[float, float, float]) -> str:
+    return " ".join(f"{nm:g}" for nm in size_nm)

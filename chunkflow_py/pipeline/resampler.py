@@ -162,7 +162,7 @@ class Resampler(OperatorBase):
         scale = self.factor or Scale.between(size_nm, chunk.voxel_size_nm)
         voxels = Voxels(chunk.dtype.name, chunk.channels, chunk.kind)
         resampling = self._resampling(scale, voxels)
-        domain = resampling.output_box(chunk.domain)
+        domain = self._bounds_of_result(resampling, chunk.domain)
         if domain.is_empty and not chunk.domain.is_empty:
             msg = (
                 f"volume {chunk.domain} is too small for voxels that are {scale} times as large "
@@ -170,7 +170,9 @@ class Resampler(OperatorBase):
                 f"size of at most {_largest_nm(chunk)} nm (zyx)"
             )
             raise GeometryError(msg)
-        target = resampling.output_box(chunk.bbox).intersection(domain)
+        target = domain
+        if chunk.bbox != chunk.domain:
+            target = resampling.output_box(chunk.bbox).intersection(domain)
         if task.bbox is not None and self._needed is not None:
             asked = self._needed(task.bbox, domain).intersection(domain)
             target = target if asked.is_empty else asked
@@ -183,6 +185,9 @@ class Resampler(OperatorBase):
 
     def _input(self, task: Task) -> Chunk:
         return task.chunk(self.input_name)
+
+    def _bounds_of_result(self, resampling: Resampling, domain: BoundingBox) -> BoundingBox:
+        return resampling.output_box(domain)
 
     def _resampling(self, scale: Scale, voxels: Voxels | None) -> Resampling:
         from chunkflow_py.core.resampling import Resampling

@@ -3,6 +3,7 @@
 import copy
 import json
 import zipfile
+from fractions import Fraction
 
 import h5py
 import numpy as np
@@ -22,17 +23,19 @@ from rigs.monai_bundles import (
 )
 
 from chunkflow_py.cli.main import main
-from chunkflow_py.core.geometry import Zyx
+from chunkflow_py.core.geometry import BoundingBox, Scale, Zyx
 from chunkflow_py.errors import ChunkflowError, ModelError, OptionError
 from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.monai_bundle import is_bundle, read_bundle, with_bundle
 from chunkflow_py.inference.monai_bundle.bundle_orientation import network_axes
+from chunkflow_py.inference.monai_bundle.bundle_spacing import BundleSpacing
 from chunkflow_py.inference.network_source import NetworkSource, network_files
 from chunkflow_py.volume import open_volume
 
 SIZE = (12, 14, 16)
 LOAD = {"_target_": "LoadImaged", "keys": "image"}
 SOFTMAX = {"_target_": "Activationsd", "keys": "pred", "softmax": True}
+ARGMAX = {"_target_": "AsDiscreted", "keys": "pred", "argmax": True}
 RANGE = {
     "_target_": "ScaleIntensityRanged", "keys": "image", "a_min": 0, "a_max": 255, "b_min": 0.0,
     "b_max": 1.0,
@@ -40,7 +43,7 @@ RANGE = {
 OPTIONS = {
     "convnet_weight_path": None, "input_patch_size": None, "model_voxel_size_nm": None,
     "image_orientation": None, "skip_transforms": None, "activation": "none", "activate": "before",
-    "bump": "wu",
+    "bump": "wu", "resample": None,
 }  # fmt: skip
 
 
@@ -585,6 +588,83 @@ def test_a_bundle_of_another_voxel_size_needs_resampling(tmp_path, capsys):
     assert found[0].tobytes() == found[1].tobytes()
 
 
+SPACING = {"_target_": "Spacingd", "keys": "image", "pixdim": [2.0, 2.0, 4.0]}
+INVERT = {"_target_": "Invertd", "keys": "pred", "nearest_interp": False}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ([SPACING | {"mode": 3}], [], "mode is 3; --resample supports only bilinear and nearest"),
+        ([SPACING | {"mode": ["nearest", "area"]}], [], "supports only bilinear and nearest"),
+        ([SPACING | {"padding_mode": "zeros"}], [], "padding_mode is 'zeros'; --resample does not"),
+        ([SPACING | {"diagonal": True}], [], "diagonal is True; --resample does not support"),
+        ([SPACING | {"min_pixdim": 1.0}], [], "min_pixdim is 1.0; --resample does not support"),
+        ([RANGE, SPACING, RANGE], [], "either before or after all transforms"),
+        ([SPACING], [ARGMAX, INVERT], "it would interpolate the labels of AsDiscrete"),
+    ],
+)
+def test_a_spacing_that_cannot_be_done_is_refused(tmp_path, before, after, problem):
+    """Only --resample needs the options of Spacing and the order of the transforms."""
+    path = bundle(tmp_path, before=before, after=after)
+    completed(path)
+    assert problem in refusal(path, resample="linear")
+
+
+def test_the_method_of_the_image_is_used(tmp_path):
+    """Options of Spacing may be lists, with an item for the image and one for the labels."""
+    both = SPACING | {"keys": ["label", "image"], "mode": ["nearest", "bilinear"]}
+    rule = completed(bundle(tmp_path, before=[both]), resample="linear")["resampling"]
+    assert (rule.method, rule.output_method) == ("hat", "hat")
+    nearest = completed(
+        bundle(
+            tmp_path / "nearest", before=[SPACING], after=[{"_target_": "Invertd", "keys": "pred"}]
+        ),
+        resample="linear",
+    )
+    assert nearest["resampling"].output_method == "nearest"
+
+
+def test_a_voxel_size_of_the_user_is_not_that_of_the_bundle(tmp_path):
+    """MONAI's rule belongs to MONAI's voxel size and to linear interpolation."""
+    path = bundle(tmp_path, before=[SPACING])
+    for options in (
+        {"resample": "cubic"},
+        {"resample": "linear", "model_voxel_size_nm": (1, 1, 1)},
+    ):
+        assert "resampling" not in completed(path, **options)
+
+
+def test_voxels_that_hardly_differ_are_not_resampled():
+    """MONAI keeps a voxel size up to 1e-3 mm, and an image up to a ratio of 1e-3."""
+    box = BoundingBox.from_size((5, 6, 7), (40, 50, 60))
+    sizes = (1.0009e9, 1e9 + 999, 1e9)
+    grid = BundleSpacing((1e9, 1e9, None))(box, sizes)
+    assert grid.resampling.scale == Scale(1, 1, 1)
+    assert grid.resampling.origin == (0, 0, 0)
+    assert grid.domain == box
+
+
+@given(data=st.data())
+def test_centres_of_corners_coincide(data):
+    """Whatever the box and the ratio, and the number of voxels is that of MONAI."""
+    start = [data.draw(st.integers(-50, 50)) for _ in range(3)]
+    size = [data.draw(st.integers(1, 60)) for _ in range(3)]
+    ratios = [data.draw(st.sampled_from((0.3, 0.7, 1.0, 1.25, 1.9, 3.1))) for _ in range(3)]
+    flipped = data.draw(st.tuples(st.booleans(), st.booleans(), st.booleans()))
+    box = BoundingBox.from_size(start, size)
+    want = tuple(round(ratio * 1e7) for ratio in ratios)
+    grid = BundleSpacing(want, flipped)(box, (1e7, 1e7, 1e7))
+    for axis in range(3):
+        scale, origin = grid.resampling.scale[axis], grid.resampling.origin[axis]
+        assert float(scale) == pytest.approx(ratios[axis], abs=1e-9)
+        corner, own = grid.domain.start[axis], start[axis]
+        if flipped[axis]:
+            corner, own = grid.domain.stop[axis] - 1, box.stop[axis] - 1
+        assert origin + (corner + Fraction(1, 2)) * scale == own + Fraction(1, 2)
+        assert grid.domain.size[axis] == np.round((size[axis] - 1) / float(scale) + 1)
+
+
 def test_a_config_may_be_yaml(tmp_path):
     """The config is the same; aliases, which could stand for terabytes, are refused."""
     yaml = pytest.importorskip("yaml")
@@ -657,7 +737,7 @@ def replaced(document, path, value):
 def outcome(path):
     """Return the message with which a bundle is refused, or an empty string if it is not."""
     try:
-        completed(str(path))
+        completed(str(path), resample="linear")
         read_bundle(str(path)).load()
     except ChunkflowError as error:
         return str(error)

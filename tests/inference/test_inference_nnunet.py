@@ -638,7 +638,7 @@ def test_plans_that_resample_otherwise_are_refused_by_name():
         (name,) = plans["configurations"]
         plans["configurations"][name] |= changes
         rule = read_plan("m", plans, dataset_of("plain"), name).resampling
-        assert rule(box, (NANOMETRES,) * 3)[0] == (1, 1, 1)
+        assert rule(box, (NANOMETRES,) * 3).resampling.scale == (1, 1, 1)
         with pytest.raises(ModelError, match=message):
             rule(box, (NANOMETRES, 2 * NANOMETRES, NANOMETRES))
 

@@ -239,3 +239,26 @@ def test_refusals(network):
     options = line(network, (8, 12, 12), "--resample linear").partition("inference ")[2]
     with pytest.raises(OptionError, match="--resample"):
         inferencer_from(options)
+
+
+def test_a_much_finer_image_is_named(network, caplog):
+    """A coarser level of the pyramid would be read faster; the warning gives both voxel sizes."""
+    run(line(network, (16, 16, 10), "--resample linear"))
+    assert "times as many voxels" in caplog.text
+    assert "voxels of 16 16 10 nm and the image voxels of 8 8 8 nm (zyx), so 5 times" in caplog.text
+    caplog.clear()
+    run(line(network, (8, 16, 12), "--resample linear"))
+    assert "times as many voxels" not in caplog.text
+
+
+def test_a_coarser_level_is_read_and_the_finest_written(network):
+    """From the level that is nearest to the network to voxels of the finest, by any tasks."""
+    words = line(network, (10, 10, 10), "--resample linear --output-dtype float16")
+    words += " resample --voxel-size 4 4 4"
+    ((_, items),) = run(words)
+    whole = items["chunk"]
+    assert whole.bbox == BoundingBox(BOUNDS.start * 2, BOUNDS.stop * 2)
+    for _, items in run(words, BoxGrid.covering(BOUNDS, Zyx(12, 24, 25))):
+        chunk = items["chunk"]
+        part = np.ascontiguousarray(whole.cut(chunk.bbox).array)
+        assert chunk.array.tobytes() == part.tobytes()

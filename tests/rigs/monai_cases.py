@@ -101,6 +101,38 @@ CASES = {
         size=(24, 24, 16),
         options=("--image-orientation", "RAS"),
     ),
+    # Another voxel size than that of the network: probabilities are resampled back.
+    "segresnet-spaced": Case(
+        config(
+            _SEGRESNET,
+            before=[_oriented("RAS"), _spaced(1.5, 1.5, 2.0), _RANGE],
+            after=[_SOFTMAX, _INVERT],
+            inferer=sliding_window((8, 16, 8), overlap=[0.25, 0.5, 0.0], mode="constant"),
+        ),
+        # At the voxel size of the network, the image has 20 by 24 by 16 voxels.
+        size=(29, 30, 19),
+        outputs=3,
+        code="LPS",
+        spacing=(1.0, 1.2, 1.7),
+        options=("--image-orientation", "LPS", "--resample", "linear"),
+    ),
+    # Smaller voxels along an axis; labels are resampled back by the nearest voxel.
+    "unet-spaced-nearest": Case(
+        config(
+            _UNET,
+            before=[_FIXED, _spaced(1.5, -1, 2.3)],
+            after=[_ARGMAX, {key: _INVERT[key] for key in _INVERT if key != "nearest_interp"}],
+        ),
+        size=(25, 23, 30),
+        spacing=(1.9, 1.5, 1.3),
+        options=("--resample", "linear"),
+    ),
+    # The activation follows the resampling.
+    "unet-spaced-logits": Case(
+        config(_UNET, before=[_spaced(1.1, 1.3, 1.7), _RANGE], after=[_INVERT, _SIGMOID]),
+        size=(17, 19, 23),
+        options=("--resample", "linear"),
+    ),
     "unet-statistics": Case(
         config(
             _UNET,

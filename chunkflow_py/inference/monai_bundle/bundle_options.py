@@ -9,6 +9,7 @@ from chunkflow_py.errors import OptionError
 from chunkflow_py.inference.monai_bundle.bundle import read_bundle
 from chunkflow_py.inference.monai_bundle.bundle_files import is_bundle
 from chunkflow_py.inference.monai_bundle.bundle_orientation import network_axes
+from chunkflow_py.inference.monai_bundle.bundle_spacing import BundleSpacing, image_method
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -65,7 +66,10 @@ def with_bundle(options: Mapping[str, Any], chosen: Collection[str]) -> Mapping[
         orientations=_orientations(found, options["image_orientation"]),
     )
     if options["model_voxel_size_nm"] is None:
-        completed["model_voxel_size_nm"] = _voxel_size_nm(found, axes)
+        size_nm = _voxel_size_nm(found, axes)
+        completed["model_voxel_size_nm"] = size_nm
+        if options.get("resample") == "linear" and size_nm is not None:
+            completed |= _resampling(found, axes, size_nm, chosen)
     size = options["input_patch_size"] if "input_patch_size" in chosen else None
     proposals = _proposals(found, axes, size)
     completed |= {name: value for name, value in proposals.items() if name not in chosen}
@@ -115,6 +119,28 @@ def _proposals(found: BundleProcessing, axes: NetworkAxes, size: Zyx | None) -> 
     if found.after.argmax:
         values["output_dtype"] = "argmax"
     return values
+
+
+def _resampling(
+    found: BundleProcessing,
+    axes: NetworkAxes,
+    size_nm: tuple[float | None, float | None, float | None],
+    chosen: Collection[str],
+) -> dict[str, Any]:
+    # MONAI's own rule of resampling, and MONAI's order of the steps.
+    before, after = found.before, found.after
+    flipped = (False, False, False)
+    if before.spacing is None:
+        return {}
+    if before.spacing_is_oriented:
+        z, y, x = axes.zyx(axes.flipped)
+        flipped = (bool(z), bool(y), bool(x))
+    rule = BundleSpacing(size_nm, flipped, image_method(before.spacing), after.method())
+    return {
+        "resampling": rule,
+        "normalizes_last": "normalize" not in chosen and before.normalizes_last(),
+        "activates_first": "activation" not in chosen and after.activates_first,
+    }
 
 
 def _voxel_size_nm(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from chunkflow_py.core.resampling import Method
     from chunkflow_py.inference.monai_bundle.bundle_config import ConfigField
     from chunkflow_py.inference.network_output import Activation
 
@@ -236,12 +237,31 @@ class Preprocessing:
             ``None`` if there is no transform `Spacing`.
         spacing_is_oriented: whether the axes of *spacing_mm* are those after `Orientation`, not
             those of the image (x, y, z).
+        spacing: field of the transform `Spacing`; ``None`` if there is none.
+        steps_before_spacing: number of steps of the normalisation that come before `Spacing`.
     """
 
     normalization: BundleNormalization
     orientation: str | None = None
     spacing_mm: tuple[float, ...] | None = None
     spacing_is_oriented: bool = False
+    spacing: ConfigField | None = None
+    steps_before_spacing: int = 0
+
+    def normalizes_last(self) -> bool:
+        """Return whether the image is normalised after `Spacing` has resampled the image.
+
+        Raises:
+            ModelError: one step of the normalisation comes before `Spacing`, and another after it.
+        """
+        if self.spacing is None or not self.steps_before_spacing:
+            return True
+        if self.steps_before_spacing < len(self.normalization.steps):
+            self.spacing["_target_"].refuse(
+                "--resample resamples the image either before or after all transforms that change "
+                "intensities; move Spacing in front of these transforms"
+            )
+        return False
 
 
 @dataclass
@@ -251,10 +271,33 @@ class Postprocessing:
     Attributes:
         activation: activation that is applied to the blended output.
         argmax: whether each voxel of the result is the index of the channel with the largest value.
+        inversion: field of the transform `Invert`; ``None`` if there is none.
+        activates_first: whether the activation comes before `Invert`.
+        is_argmax_first: whether argmax comes before `Invert`.
     """
 
     activation: Activation = "none"
     argmax: bool = False
+    inversion: ConfigField | None = None
+    activates_first: bool = False
+    is_argmax_first: bool = False
+
+    def method(self) -> Method:
+        """Return the method by which `Invert` interpolates the output.
+
+        Raises:
+            ModelError: labels would be interpolated.
+        """
+        if self.inversion is None:
+            return "hat"
+        if self.inversion["nearest_interp"].boolean(default=True):
+            return "nearest"
+        if self.is_argmax_first:
+            self.inversion["nearest_interp"].refuse(
+                "it would interpolate the labels of AsDiscrete; move AsDiscrete behind Invert, or "
+                "set nearest_interp to true"
+            )
+        return "hat"
 
 
 @dataclass
@@ -359,6 +402,7 @@ def preprocessing(transforms: list[ConfigField], bundle: str, channels: int) -> 
         elif name == "Spacing":
             found.spacing_mm = _spacing(here)
             found.spacing_is_oriented = found.orientation is not None
+            found.spacing, found.steps_before_spacing = here, len(steps)
         elif name == "ScaleIntensityRange":
             _check_dtype(here)
             steps.append(_range_step(here))
@@ -401,6 +445,9 @@ def postprocessing(transforms: list[ConfigField]) -> Postprocessing:
         if _is_for_labels(here):
             continue
         name = _base(here)
+        if name == "Invert":
+            found.inversion, found.is_argmax_first = here, found.argmax
+            found.activates_first = found.activation != "none"
         if name in _DONE_BY_PIPELINE:
             continue
         if name in {"EnsureType", "CastToType"}:

@@ -20,6 +20,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.geometry import Scale
+from chunkflow_py.core.resampling import NetworkGrid, Resampling
 from chunkflow_py.errors import ModelError, OptionError
 
 if TYPE_CHECKING:
@@ -50,19 +51,13 @@ class PlanResampling:
     voxel_size_nm: tuple[float | None, float | None, float | None]
     entries: Mapping[str, Any] = field(default_factory=dict)
 
-    def __call__(
-        self, domain: BoundingBox, size_nm: tuple[float, float, float]
-    ) -> tuple[Scale, tuple[Method, Method, Method], tuple[Method, Method, Method]]:
-        """Return the scale and the interpolation methods for an image.
+    def __call__(self, domain: BoundingBox, size_nm: tuple[float, float, float]) -> NetworkGrid:
+        """Return the voxels in which the network processes an image.
 
         Args:
             domain: box of the image that is processed, voxels of the image. Resampled voxels begin
                 at the corner of this box.
             size_nm: voxel size of the image, nanometres, zyx.
-
-        Returns:
-            Three values: the size of a voxel of the network, in voxels of the image; for each axis,
-            the method to interpolate the image; for each axis, the method to interpolate logits.
 
         Raises:
             OptionError: the voxel sizes of image and plan differ by more than a factor of 32.
@@ -81,11 +76,14 @@ class PlanResampling:
                 raise OptionError(msg)
         rows = zip(domain.size, size_nm, wanted, strict=True)
         shape = tuple(max(1, round(have / want * count)) for count, have, want in rows)
-        if shape == domain.size:
-            return Scale(1, 1, 1), ("nearest",) * 3, ("nearest",) * 3
+        there: tuple[Method, Method, Method] = ("nearest", "nearest", "nearest")
+        back = there
+        if shape != domain.size:
+            there = self._methods("data", size_nm, wanted)
+            back = self._methods("probabilities", wanted, size_nm)
         scale = Scale.of(Fraction(a, b) for a, b in zip(domain.size, shape, strict=True))
-        there = self._methods("data", size_nm, wanted)
-        return scale, there, self._methods("probabilities", wanted, size_nm)
+        resampling = Resampling.at_corner(scale, domain, there)
+        return NetworkGrid(resampling, back, resampling.output_box(domain))
 
     def _methods(
         self, what: str, have: Sequence[float], want: Sequence[float]
