@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import CancelledError, Future
 from contextlib import closing
+from math import isfinite
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
@@ -438,8 +439,10 @@ class Engine:
 
     def _check_values(self, output: torch.Tensor) -> None:
         # Only for the first batch.
-        bad = int((~torch.isfinite(output)).sum())
-        if bad:
+        # NaN and infinity are among the extremes, which one pass finds without a temporary array.
+        low, high = (float(extreme) for extreme in torch.aminmax(output))
+        if not (isfinite(low) and isfinite(high)):
+            bad = int((~torch.isfinite(output)).sum())
             raise NonFiniteError(non_finite(f"{bad} values", "the first batch", self.settings))
         kind = self.settings.output_kind
         if (
@@ -449,7 +452,6 @@ class Engine:
             or self.settings.activate == "after"
         ):
             return
-        low, high = float(output.min()), float(output.max())
         if low < -1e-4 or high > 1 + 1e-4:
             msg = (
                 f"--output-kind {kind} means values in [0, 1], but the first batch has values from "
