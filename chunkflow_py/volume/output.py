@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.chunk import Chunk
     from chunkflow_py.core.geometry import BoundingBox, BoxGrid
+    from chunkflow_py.core.host_memory import OperatorMemory
     from chunkflow_py.core.task import Task
     from chunkflow_py.store.store_protocol import Leftover, Stored
     from chunkflow_py.volume.protocol import Volume
@@ -149,6 +150,14 @@ class VolumeOutput(OperatorBase):
         if self.create_thumbnail and self.saver.volume is not None:
             self._thumbnail(self.saver.volume)[0].create_output()
         return made
+
+    @hook
+    def memory(self, size: Zyx | None) -> OperatorMemory | None:
+        """Return the memory for encoding blocks of a chunk of extent *size*, voxels, zyx."""
+        from chunkflow_py.core.host_memory import OperatorMemory
+
+        needed = None if size is None else self.saver.write_bytes(size)
+        return None if needed is None else OperatorMemory(work=needed)
 
     @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:

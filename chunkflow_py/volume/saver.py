@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_BLOCK_FORMATS = ("zarr", "n5", "precomputed")  # whose chunks are written block by block
+
 
 @dataclass
 class VolumeSaver:
@@ -243,6 +245,35 @@ class VolumeSaver:
             )
         except ChunkflowError:  # `prepare` raises it
             return None
+
+    def write_bytes(self, size: Zyx) -> int | None:
+        """Return the memory that a write needs besides the chunk, bytes; ``None`` if unknown.
+
+        Writing to a volume that is not written block by block is assumed to need one copy.
+
+        Args:
+            size: extent of the chunk, voxels, zyx.
+        """
+        import numpy as np
+
+        from chunkflow_py.volume.engine.block_volume import BlockVolume, write_bytes
+
+        voxels, volume = self._voxels, self.volume
+        if voxels is None:
+            return None
+        dtype = np.dtype(voxels.dtype) if self.dtype is None else self.dtype
+        if volume is not None:
+            dtype = volume.dtype
+        copy = size.product() * voxels.channels * dtype.itemsize
+        needed = copy
+        if isinstance(volume, BlockVolume):
+            needed = volume.write_bytes(size)
+        elif self._planned and (self.place.format or self.format) in _BLOCK_FORMATS:
+            block = self._planned[1]
+            voxel = voxels.channels * dtype.itemsize
+            needed = write_bytes(size, block, self.shard_size or block, voxel)
+        # Voxels of another dtype are converted first.
+        return needed if dtype == voxels.dtype else needed + copy
 
     def known_bounds(self) -> BoundingBox | None:
         """Return the bounds of the volume; ``None`` if they are not known yet."""

@@ -2,6 +2,7 @@
 
 import secrets
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -305,3 +306,21 @@ def test_disjoint_boxes(data):
             check_disjoint(boxes, "em")
     else:
         check_disjoint(boxes, "em")
+
+
+@pytest.mark.parametrize("blocks_a_unit", [(1, 1, 1), (1, 2, 2), (4, 4, 4)])
+def test_memory_of_a_write(blocks_a_unit):
+    """A write needs no more than the estimate, which is less than a copy if there are no shards."""
+    layout = PlainLayout("zyx", (64, 128, 128), (16, 32, 32), blocks_a_unit)
+    volume = volume_of(layout, parallel=2)
+    chunk = random_chunk(volume, volume.bounds)
+    expected = volume.write_bytes(volume.bounds.size)
+    if blocks_a_unit == (1, 1, 1):
+        assert expected < chunk.array.nbytes / 2
+    # What is stored stays in memory here, so it is not counted.
+    tracemalloc.start()
+    volume.write(chunk)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept >= chunk.array.nbytes
+    assert peak - kept <= expected

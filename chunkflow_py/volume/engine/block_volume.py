@@ -371,6 +371,11 @@ class BlockVolume:
             self._cache.forget(piece.block for parts in units.values() for piece in parts)
         return tuple(sorted(store.written, key=lambda stored: stored.url))
 
+    def write_bytes(self, size: Zyx) -> int:
+        """Return the memory that `write` needs besides a chunk of extent *size* (voxels), bytes."""
+        voxel = self.dtype.itemsize * (self.channels or 1)
+        return write_bytes(size, self.block_size, self.write_unit, voxel, self._threads)
+
     def _blocks_to_write(
         self, store: RecordingStore, units: Mapping[Index, Sequence[Piece]], array: NDArray[Any]
     ) -> Iterator[Callable[[], None]]:
@@ -527,6 +532,30 @@ class BlockVolume:
             "is damaged",
             "; restore the object from a copy, or delete it and compute it again",
         )
+
+
+def write_bytes(
+    size: Zyx, block: Zyx, unit: Zyx, voxel_bytes: int, threads: int | None = None
+) -> int:
+    """Return the memory that writing a chunk needs besides the chunk, bytes.
+
+    Each thread copies and encodes one block. A shard is kept until all its blocks are encoded and
+    the shard is stored. Encoded blocks are assumed to be as large as their voxels.
+
+    Args:
+        size: extent of the chunk, voxels, zyx.
+        block: extent of a block, voxels, zyx.
+        unit: extent of a write unit, which is a block or a shard, voxels, zyx.
+        voxel_bytes: bytes of one voxel with all channels.
+        threads: threads that write (default: the number on a local disk).
+    """
+    threads = threads or usable_cores() + _DISK_THREADS
+    chunk = size.product() * voxel_bytes
+    encoding = min(2 * chunk, threads * 2 * block.product() * voxel_bytes)
+    if unit == block:
+        return encoding
+    # Each thread stores a shard while the blocks of two more shards are encoded.
+    return encoding + min(chunk, (threads + 2) * unit.product() * voxel_bytes)
 
 
 # --- pieces --------------------------------------------------------------------------------------
