@@ -144,10 +144,10 @@ class Stitching:
             except AlignmentError as error:
                 msg = (
                     f"{self.labels} was labelled more than once, by tasks of different sizes "
-                    f"({error}); write the labels to a new volume. If the last labelling covered "
-                    f"the whole volume, you can instead remove the folder {FOLDER!r} beside the "
-                    "blocks of the level, and run stitch-labels with --chunk-size Z Y X, the task "
-                    "size of the last labelling"
+                    f"({error}); run the labelling again and write its labels to a new volume. "
+                    "If the last labelling covered the whole volume, you can instead remove the "
+                    f"folder {FOLDER!r} beside the blocks of the level, and run stitch-labels with "
+                    "--chunk-size Z Y X, the task size of the last labelling"
                 )
                 raise ChunkError(msg) from error
         if self.chunk_size is not None:
