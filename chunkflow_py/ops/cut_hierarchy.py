@@ -6,8 +6,8 @@ Example: chunkflow cut-hierarchy --hierarchy-path hierarchy --graph-path graph \
 This is a step of segment-affinity, between merge-regions and relabel. For each fragment, the table
 has the id that fragment-affinity assigned and the id of the segment that contains the fragment. For
 each threshold up to the --max-threshold of measure-contacts, the segments are exactly those of
-mean-affinity agglomeration of the whole volume. With --min-size, each small segment is then united
-with the neighbour to which it has the highest mean affinity.
+mean-affinity agglomeration of the whole volume. With --min-size N, each segment of fewer than N
+voxels is then united with the neighbour to which it has the highest mean affinity.
 
 One task handles the whole volume. In a run, make cut-hierarchy a step with a single task:
 `then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 cut-hierarchy ...`.

@@ -3,9 +3,9 @@ r"""Write the coarser levels of a chunk into a volume.
 Example: chunkflow generate-tasks --volume-path em --chunk-size 256 256 256 \
   load-volume --volume-path em downsample-upload --volume-path em
 
-Each level is computed from the next finer level. A level must not be stored in shards, and none of
-its blocks may belong to two tasks; otherwise, the pipeline ends with an error before the first
-task. Make such levels with downsample-volume when all tasks are done.
+Each level is computed from the next finer level. If a level is stored in shards, or if two tasks
+share one of its blocks, the pipeline ends with an error before the first task. Make such a level
+with downsample-volume when all tasks are done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Find labels of neighbouring tasks to join.
+r"""Find the labels to join across task boundaries.
 
 Example: chunkflow generate-tasks --volume-path parts.zarr --chunk-size 64 256 256 \
   link-labels --volume-path parts.zarr --links-path links

@@ -5,9 +5,9 @@ Example: chunkflow create-bbox --start 0 0 0 --size 64 512 512 \
   --parts-path copies
 
 The operator reads the annotations that touch the task's box, with their ids, properties and
-segments. merge-annotations or another tool must have written the annotations for Neuroglancer.
-Coordinates are in voxels; the info file of the annotations gives the voxel size. An annotation that
-touches the boxes of several tasks is loaded by each of these tasks.
+segments. The annotations must be in Neuroglancer's precomputed format, which merge-annotations
+writes. Coordinates are in voxels; the info file of the annotations gives the voxel size. An
+annotation that touches the boxes of several tasks is loaded by each of these tasks.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class ContactMeasurer(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box* and one voxel around it."""
+        """Return *box* grown by one voxel on each side, within *domain*."""
         return box.grow((1, 1, 1)).intersection(domain)
 
     @hook

@@ -45,7 +45,7 @@ def preview(
 
     Args:
         chunks: chunks (z, y, x) or (c, z, y, x) by name, of any real dtype.
-        width: length of the longest side of each chunk, pixels.
+        width: length at which the longest edge of each chunk is drawn, pixels.
         contrast: percentiles of each channel to show as black and as white. The default is 1 and
             99.5. For uint8 chunks, and for probability and affinity maps, the default is the whole
             range.
@@ -69,7 +69,7 @@ class PreviewSaver(OperatorBase):
     Attributes:
         inputs: names of the chunks to show.
         saver: object that writes the PNG files.
-        width: length of the longest side of each chunk, pixels.
+        width: length at which the longest edge of each chunk is drawn, pixels.
         contrast: percentiles to show as black and as white (default: see `preview`).
         overlay: name of the labels to draw over the chunks, or ``None``.
     """
@@ -138,7 +138,7 @@ class PreviewSaver(OperatorBase):
     type=click.IntRange(16, 4096),
     default=256,
     show_default=True,
-    help="Length of the longest side of each chunk, pixels.",
+    help="Length at which the longest edge of each chunk is drawn, pixels.",
 )
 @click.option(
     "--overlay",

@@ -7,10 +7,11 @@ Example: chunkflow generate-tasks --volume-path chunked --chunk-size 64 256 256 
   load-volume --volume-path affinity.zarr --expand-margin-size auto --output-name affinity \
   save-chunk-edges --graph-chunk-size 64 256 256 --graph-path graph
 
-For each chunk of the graph, edges/edges_X_Y_Z.proto.zst has the mean affinity and the number of
-voxel faces of each pair of touching supervoxels, and components/components_X_Y_Z.proto has the
-supervoxels of each segment. split-supervoxels must have made the supervoxels, with the same
---graph-chunk-size and --spatial-bits. Every segment must consist of whole fragments.
+A PyChunkedGraph divides the volume into chunks. For each chunk, two files are written below
+--graph-path. edges/edges_X_Y_Z.proto.zst has the mean affinity and the number of voxel faces of
+each pair of touching supervoxels. components/components_X_Y_Z.proto has the supervoxels of each
+segment. split-supervoxels must have made the supervoxels, with the same --graph-chunk-size and
+--spatial-bits. Every segment must consist of whole fragments.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _WORK_BYTES = 40  # for each voxel of a chunk of the graph, beside the inputs
 
 @dataclass
 class ChunkEdgeSaver(OperatorBase):
-    """Writes edges and components of the chunks of the graph in every task.
+    """Writes the edges and the components of each PyChunkedGraph chunk in every task.
 
     Attributes:
         graph_path: URL of a folder or prefix for the graph.
@@ -58,7 +59,8 @@ class ChunkEdgeSaver(OperatorBase):
         layout: order of the channels, and which of the two voxels of an affinity stores the
             affinity.
         input_name: name of the supervoxels.
-        fragments_name, segments_name, affinity_name: names of the other chunks.
+        fragments_name, segments_name, affinity_name: names of the fragments, of the segments and of
+            the affinities.
         access: credentials and billing of requests to cloud storage.
     """
 

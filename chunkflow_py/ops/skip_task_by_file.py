@@ -53,7 +53,7 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None`` in mode ``exist``, in which a file marks a finished task; otherwise empty."""
+        """``None`` in mode ``exist``, because files mark finished tasks; otherwise empty text."""
         return None if self.mode == "exist" else ""
 
     @hook

@@ -1,13 +1,14 @@
-r"""Split supervoxels at the chunks of a graph.
+r"""Split supervoxels at PyChunkedGraph boundaries.
 
 Example: chunkflow generate-tasks --volume-path supervoxels.zarr --chunk-size 64 256 256 \
   --respect-stop load-volume --volume-path supervoxels.zarr \
   split-supervoxels --graph-chunk-size 64 256 256 save-volume --volume-path precomputed://chunked
 
-A supervoxel that crosses several chunks of the graph is split into one part per chunk. Each part,
-and each supervoxel that is not split, gets an id in the format of PyChunkedGraph. The id consists
-of the coordinates of the chunk and of a number that counts from 1 in the chunk. Tasks must consist
-of whole chunks. save-chunk-edges writes the edges between the new supervoxels.
+A PyChunkedGraph divides the volume into chunks. A supervoxel that extends into several chunks is
+split into one part per chunk. Each part, and each supervoxel that is not split, gets an id in the
+format of PyChunkedGraph. The id consists of the coordinates of the chunk and of a number that
+counts from 1 in the chunk. Tasks must consist of whole chunks. save-chunk-edges writes the edges
+between the new supervoxels.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SECTION = "segment"
 
 @dataclass
 class SupervoxelSplitter(OperatorBase):
-    """Splits the labels of a chunk in every task.
+    """Splits the labels of every task at the boundaries of PyChunkedGraph chunks.
 
     Attributes:
         graph_chunk_size: size of a chunk of the graph, voxels, zyx.

@@ -126,7 +126,7 @@ def saving_options(
 
 
 def block_size_option(volume: str, *names: str, default: str | None) -> Decorator:
-    """Declare the block size of a new volume, which the command receives as ``block_size``.
+    """Declare the option for the block size of a new volume; its parameter is ``block_size``.
 
     Args:
         volume: noun that stands for the volume in the help text.

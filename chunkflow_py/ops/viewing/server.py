@@ -170,7 +170,7 @@ class ViewerServer:
 
 
 def layer_names(urls: Sequence[str]) -> dict[str, str]:
-    """Return the addresses of volumes by the name of their layer.
+    """Return a dictionary from layer name to the address of a volume, one entry per address.
 
     The name of a layer is the last part of the address. If the last parts of two addresses are
     equal, the whole addresses are the names.
@@ -207,7 +207,7 @@ def check_free(bind_address: str, port: int) -> None:
 
 
 def _mesh_ids(keys: Iterable[str]) -> list[int]:
-    """Return the lowest ids, at most `MESHES_AT_MOST`, of the objects that have a mesh.
+    """Return the ids of objects that have a mesh: the lowest ids, up to `MESHES_AT_MOST` of them.
 
     The mesh of object 7 has the key ``7:0`` or ``7.index``.
     """

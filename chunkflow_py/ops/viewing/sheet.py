@@ -1,4 +1,4 @@
-"""Contact sheets: a PNG image with the three middle planes of each chunk in a row.
+"""Contact sheets: PNG images with one row per chunk, the three middle planes of the chunk.
 
 ```
  chunk: image, uint8, 0-64_0-512_0-512, voxels of 40 x 8 x 8 nm, grey from 0 to 255
@@ -75,7 +75,7 @@ def contact_sheet(
     overlay: Chunk | None = None,
     time: int | None = None,
 ) -> bytes:
-    """Return a PNG image with the three middle planes of each of *chunks* in a row.
+    """Return a PNG image with one row per chunk: the three middle planes of the chunk.
 
     Equal chunks give equal bytes.
 
@@ -84,7 +84,7 @@ def contact_sheet(
 
     Args:
         chunks: chunks (z, y, x) or (c, z, y, x), by the title of the row.
-        width: length of the longest side of each chunk, pixels.
+        width: length at which the longest edge of each chunk is drawn, pixels.
         contrast: percentiles of a chunk to show as black and as white (default: the range that
             `range_and_rule` chooses).
         overlay: labels to draw, half transparent, over the chunks that are not segmentations.
