@@ -175,7 +175,7 @@ class ManifestWriter(OperatorBase):
         """Write the manifests or multi-resolution meshes of all objects of the task.
 
         Raises:
-            OptionError: the task has no box, which stands for a prefix or a shard.
+            OptionError: the task has no box; the box stands for a prefix or a shard.
             VolumeError: the volume does not name a folder of meshes, the folder has no fragment,
                 or a file cannot be read or written.
         """

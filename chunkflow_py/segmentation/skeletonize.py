@@ -275,7 +275,7 @@ class SkeletonAggregator(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the output: the files below `output`, or below `fragments` if it is ``None``."""
+        """Return the output: the files below `output`; if it is ``None``, below `fragments`."""
         return (objects_below(self.output or self.fragments),)
 
     @property

@@ -34,7 +34,7 @@ _PLANES = 16  # planes that are converted together
 
 
 def as_edges(affinity: NDArray[Any], layout: AffinityLayout = DEFAULT_LAYOUT) -> NDArray[Any]:
-    """Return affinities as integers, in which channel k has the edges along axis k.
+    """Return affinities as integers; channel k has the affinities of the edges along axis k.
 
     If no value has to be converted, the result is a view of the array.
 

@@ -56,8 +56,8 @@ class FragmentRule:
             inside a cell if the mean affinity of its edges is at least this.
         cap: ``distance``: limit of the squared distance between a voxel and the nearest membrane
             or cell, in the unit of `weights`. Longer distances count as *cap*.
-        weights: squared distance between neighbouring voxels along z, y and x; 1 along the axis
-            with the shortest distance, rounded to integers.
+        weights: squared distances between neighbouring voxels along z, y and x, in units of the
+            smallest of the three, rounded to integers.
         smoothing: ``distance``: how often the distances are smoothed with the weights 1, 2, 1 along
             each axis.
     """

@@ -47,7 +47,7 @@ class Segments:
 
     @property
     def changes(self) -> NDArray[np.uint64]:
-        """Fragments whose segment has an id other than the fragment's, with the segment id.
+        """Fragments whose id is not the id of their segment, each with the id of its segment.
 
         The array has the shape (n, 2): a column of fragment ids, ascending, and a column of segment
         ids.

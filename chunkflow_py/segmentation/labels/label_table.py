@@ -129,7 +129,7 @@ class LabelTable:
         raise VolumeError(msg)
 
     def new_ids(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Return the new id of each of *ids*, which ascend.
+        """Return the new id of each of *ids*, which must be in ascending order.
 
         An id that is not in the table does not change.
         """

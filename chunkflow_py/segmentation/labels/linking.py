@@ -315,7 +315,8 @@ def solve_links(links: Store, table: Store) -> dict[str, str]:
         without a time axis.
 
     Raises:
-        VolumeError: there are no links, a file of links is damaged, or tasks with links overlap.
+        VolumeError: there are no links, a file of links is damaged, or the boxes of two tasks
+            overlap.
     """
     regions: dict[int | None, list[BoundingBox]] = {}
     total = 0

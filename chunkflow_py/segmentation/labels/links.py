@@ -297,7 +297,7 @@ def encoded(**arrays: NDArray[Any]) -> bytes:
 def decoded(
     data: bytes | None, address: str, *names: str, most: int = ARRAYS_BYTES
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an npz file with the given *names*, by name; nothing is unpickled.
+    """Return the arrays called *names* of an npz file, keyed by name; nothing is unpickled.
 
     Args:
         data: content of the file; ``None`` if it is missing.

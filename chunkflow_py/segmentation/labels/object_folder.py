@@ -275,7 +275,7 @@ def _unpacked(data: bytes, address: str) -> bytes:
     """Return *data*, unpacked if it is gzipped.
 
     Raises:
-        VolumeError: the unpacked data is larger than that of any file of meshes or skeletons.
+        VolumeError: the unpacked data is larger than a file of meshes or skeletons can be.
     """
     if data[:3] != b"\x1f\x8b\x08":
         return data

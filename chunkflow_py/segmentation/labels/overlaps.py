@@ -92,7 +92,7 @@ def save_overlaps(store: Store, chunk: Chunk, region: Region) -> None:
 
     Args:
         store: store of the overlaps.
-        chunk: (z, y, x) labels of the task and its margin; must be unique in the volume.
+        chunk: (z, y, x) labels of the task and its margin. The labels must be unique in the volume.
         region: region of the task.
 
     Raises:

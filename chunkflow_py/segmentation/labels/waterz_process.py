@@ -1,8 +1,8 @@
 """Program that runs waterz in a separate process.
 
 waterz does not release the interpreter lock (GIL) while it works. In a worker process, this would
-stop the threads that read, write and renew leases. waterz also prints to standard output, which is
-reserved for results.
+stop the threads that read chunks, write chunks, and renew leases. waterz also prints to
+standard output, which is reserved for results.
 
 The program reads from standard input: one line of JSON (shape, thresholds, has_fragments,
 settings), the three channels as float32, and the fragments as uint64 if has_fragments is true. It
