@@ -134,7 +134,7 @@ class VolumeStatistics:
 
     @cached_property
     def regions(self) -> list[Region]:
-        """Regions of the tasks whose histograms are stored: of all tasks, or of those at `time`.
+        """Regions of the tasks with stored histograms; if `time` is given, only of tasks at `time`.
 
         Raises:
             VolumeNotFoundError: there are no counts, or no counts for the time index `time`.
@@ -196,7 +196,8 @@ class VolumeStatistics:
             - ``coverage``: fraction of the volume that was counted, 0 to 1. The value is ``None``
               if the bounds of the volume are unknown.
             - ``foreground``: bounding box of the counted voxels other than 0, as text. The value
-              is ``None`` if there are no such voxels, or if an older version counted.
+              is ``None`` if there are no such voxels, or if an older version of chunkflow_py
+              stored the histograms.
             - ``masked``: whether only voxels inside a mask were counted.
 
         Raises:
@@ -237,8 +238,9 @@ class VolumeStatistics:
     ) -> tuple[Histogram, BoundingBox]:
         """Return the histogram of the box that contains all voxels other than 0, and this box.
 
-        The voxels outside of the box are zeros, so their number follows from the sizes. If voxels
-        were counted inside a mask, none of these zeros was counted.
+        All voxels outside of the box are 0. Their number, the number of voxels of all tasks minus
+        the number of voxels of the box, is subtracted from the count of zeros. If voxels were
+        counted inside a mask, the histogram does not change.
 
         Args:
             histogram: histogram of all tasks together, as `whole` returns it.

@@ -181,7 +181,7 @@ class DirectoryQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return at most *most* free messages, each leased for *lease_s* seconds."""
+        """Return free messages, each leased for *lease_s* seconds; *most* limits their number."""
         return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
     def _take(self, most: int, lease_s: float) -> list[Message]:
@@ -378,7 +378,7 @@ class DirectoryQueue:
         return Counts(waiting, leased, letters)
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of at most *most* messages that are leased now."""
+        """Return the texts of messages that are leased now; *most* limits their number."""
         leased_texts: list[str] = []
         with self._translate_errors("read"):
             now = self._now()

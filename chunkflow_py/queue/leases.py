@@ -137,7 +137,7 @@ class LeaseKeeper:
             return list(self._held)
 
     def receive(self, most: int, wait_s: float = 0.0) -> list[Held]:
-        """Receive at most *most* messages, and renew their leases from now on.
+        """Receive messages, and renew their leases from now on; *most* limits their number.
 
         Waits up to *wait_s* seconds for the first message, but at most a third of a lease. A lease
         is counted from the start of this wait, because the queue does not report when the lease

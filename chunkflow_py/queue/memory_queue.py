@@ -95,7 +95,7 @@ class MemoryQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return at most *most* free messages, each leased for *lease_s* seconds."""
+        """Return free messages, each leased for *lease_s* seconds; *most* limits their number."""
         deadline = self._clock() + wait_s
         with self._state.changed:
             while True:
@@ -189,7 +189,7 @@ class MemoryQueue:
             return Counts(waiting, leased, len(self._state.dead))
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of at most *most* messages that are leased now."""
+        """Return the texts of messages that are leased now; *most* limits their number."""
         with self._state.changed:
             now = self._clock()
             taken = self._state.taken.values()

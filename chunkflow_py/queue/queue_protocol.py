@@ -117,8 +117,8 @@ class Queue(Protocol):
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
         """Remove the messages of finished tasks; return the messages whose lease was lost.
 
-        A message whose lease was lost may stay in the queue and be delivered again, which is
-        harmless.
+        A message whose lease was lost may stay in the queue. If the message is delivered again,
+        this does no harm.
         """
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
@@ -156,7 +156,7 @@ class TellsLeased(Protocol):
     """A queue that can list its leased messages; Amazon SQS cannot."""
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of at most *most* messages that are leased now."""
+        """Return the texts of messages that are leased now; *most* limits their number."""
 
 
 def address_of(url: str) -> tuple[str, str]:

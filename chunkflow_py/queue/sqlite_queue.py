@@ -280,7 +280,7 @@ class SqliteQueue:
         return sent
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return at most *most* free messages, each leased for *lease_s* seconds."""
+        """Return free messages, each leased for *lease_s* seconds; *most* limits their number."""
         wait_s = wait_s if self._waits else 0.0
         return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
 
@@ -388,7 +388,7 @@ class SqliteQueue:
         return Counts((new or 0) + taken - leased, leased, letters)
 
     def leased(self, most: int) -> list[str]:
-        """Return the texts of at most *most* messages that are leased now."""
+        """Return the texts of messages that are leased now; *most* limits their number."""
         with self._connected("read") as connection:
             rows = connection.execute(
                 "SELECT body FROM taken WHERE is_leased AND ends > :now AND since <= :latest"

@@ -130,7 +130,7 @@ class SqsQueue:
     # --- receiving -----------------------------------------------------------------------------
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
-        """Return at most *most* free messages, each leased for *lease_s* seconds.
+        """Return free messages, each leased for *lease_s* seconds; *most* limits their number.
 
         Concurrent requests ask for 10 messages each. If the queue is empty, only one of these
         requests waits for a message, for at most *wait_s* seconds.
@@ -192,7 +192,10 @@ class SqsQueue:
         )
 
     def release(self, messages: Sequence[Message], delay_s: float = 0.0) -> None:
-        """Make messages available to all receivers after *delay_s* seconds; retry for 10 s."""
+        """Make messages available to all receivers after *delay_s* seconds.
+
+        Failed requests are retried for 10 s.
+        """
         # Giving up is harmless: the leases end anyway.
         self._change_messages(
             "change_message_visibility_batch",
