@@ -2,7 +2,7 @@
 
 A section is a plane of constant z. The histograms are stored below a URL, in one of two formats:
 
-- histograms of compute-statistics, one object per task (`chunkflow_py.filters.volume_statistics`);
+- histograms of compute-statistics, one file per task (`chunkflow_py.filters.volume_statistics`);
 - luminance levels of igneous, ``<layer>/levels/<mip>``, one JSON object per section, named by z:
   ``{"levels": [256 counts], "patch_size": …, "num_patches": …, "coverage_ratio": …}``.
 """
