@@ -50,16 +50,17 @@ class FragmentRule:
 
     Attributes:
         method: ``affinity`` or ``distance``; see the docstring of the module.
-        low: ``affinity``: the least affinity of a chosen edge. ``distance``: the least affinity of
-            a chosen edge between two voxels inside a cell.
-        high: ``affinity``: edges of at least this affinity are chosen. ``distance``: a voxel is
-            inside a cell if the mean affinity of its edges is at least this.
-        cap: ``distance``: limit of the squared distance between a voxel and the nearest membrane
-            or cell, in the unit of `weights`. Longer distances count as *cap*.
+        low: the least affinity of a chosen edge. With the method ``distance``, this limit applies
+            only to edges between two voxels inside a cell.
+        high: with the method ``affinity``, all edges of at least this affinity are chosen. With
+            ``distance``, a voxel is inside a cell if the mean affinity of its edges is at least
+            *high*.
+        cap: limit of the squared distance between a voxel and the nearest membrane or cell, in the
+            unit of `weights`. Longer distances count as *cap*. Used only by ``distance``.
         weights: squared distances between neighbouring voxels along z, y and x, in units of the
             smallest of the three, rounded to integers.
-        smoothing: ``distance``: how often the distances are smoothed with the weights 1, 2, 1 along
-            each axis.
+        smoothing: number of times that the distances are smoothed with the weights 1, 2, 1 along
+            each axis. Used only by ``distance``.
     """
 
     method: FragmentMethod = "distance"
