@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 compute-statistics --statistics-path raw-statistics
 
-Each task stores its histograms as one small object below --statistics-path: one histogram for each
+Each task stores its histograms in one small file below --statistics-path: one histogram for each
 section (z) or, with --whole, one for the whole task. `chunkflow sum-statistics URL` combines the
-objects, prints count, mean, standard deviation and percentiles of the volume, and writes the file
+files, prints count, mean, standard deviation and percentiles of the volume, and writes the file
 for `inference --normalize-statistics`. `normalize-contrast --levels URL` uses the histograms of the
 sections. If a task is killed and runs again, its voxels are counted once. The margin around a
 task's box is not counted.

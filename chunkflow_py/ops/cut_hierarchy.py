@@ -38,8 +38,9 @@ class HierarchyCutter(OperatorBase):
     """Writes the table of fragment ids and segment ids.
 
     Attributes:
-        hierarchy_path: URL of the hierarchy.
-        graph_path: URL of the graph, whose contacts are needed for small segments.
+        hierarchy_path: URL of the hierarchy that merge-regions has written.
+        graph_path: URL of the graph that measure-contacts has written. Its contacts are read
+            only if *min_size* is above 1.
         fragment_table_path: URL of the table that solve-labels has written for the fragments.
         table_path: URL of a folder or prefix to write the table to.
         threshold: segments are merged while 1 - mean affinity is at most this value.

@@ -12,8 +12,8 @@ IoU of each class.
 The two chunks are compared where they overlap; --bbox restricts the region. The operator prints a
 table of the scores and adds the scores to the task. --json also writes the scores to a file.
 
-If tasks divide a volume, --table-path URL stores the label overlaps of each task as one small
-object. Then `chunkflow sum-scores URL` prints the scores of the whole volume, which differ from the
+If tasks divide a volume, --table-path URL stores the label overlaps of each task in one small
+file. Then `chunkflow sum-scores URL` prints the scores of the whole volume, which differ from the
 mean of the scores of the tasks.
 
 --relabel is for a region that cuts through objects. Before the comparison, each 26-connected piece

@@ -13,7 +13,7 @@ Only the region that both tasks have labelled is compared. A segment A of one ta
 of the other task are linked if two conditions are met. First, no segment overlaps A more than B
 does, and no segment overlaps B more than A does. Second, the mean of two fractions is at least
 --minimum-overlap: the fraction of A that B covers, and the fraction of B that A covers. Each task
-stores its links as one small object.
+stores its links in one small file.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@ r"""Merge the regions of eight neighbouring boxes.
 Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 128 512 512 \
   --respect-stop merge-regions --graph-path graph --level 1 --task-size 64 256 256
 
-This is a step of segment-affinity, after measure-contacts. The merging proceeds in levels, which
-are not resolution levels. Level 1 combines the boxes of 2 x 2 x 2 tasks of measure-contacts. Level
-2 combines 2 x 2 x 2 boxes of level 1, and so on. The last level has a single box, the whole volume.
+This is a step of segment-affinity, after measure-contacts. A region is a fragment, or several
+fragments that have been merged. The merging proceeds in levels, which are not resolution levels.
+Level 1 combines the boxes of 2 x 2 x 2 tasks of measure-contacts. Level 2 combines 2 x 2 x 2 boxes
+of level 1, and so on. The last level has a single box, the whole volume.
 Give --hierarchy-path at the last level, to store the hierarchy of all merges for cut-hierarchy.
 """
 

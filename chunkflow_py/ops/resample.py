@@ -3,11 +3,12 @@ r"""Change the voxel size of images and labels.
 Example: chunkflow load-h5 --file-name em.h5 --voxel-size 8 8 8 \
   resample --voxel-size 12 12 12 save-h5 --file-name coarse.h5
 
-Voxels are counted from the origin of the volume: voxel k of the result covers k·size to (k+1)·size.
-A voxel of the result is computed by the task whose box contains the centre of the voxel. If the
-factor between the voxel sizes is an integer, the voxel is computed by each task whose box it
-touches, as in downsample. With --expand-margin-size auto, the result does not depend on the task
-grid. For integer factors, downsample is faster, and gives all combined voxels equal weights.
+Voxels are counted from the origin of the volume: voxel k of the result covers k·s to (k+1)·s, where
+s is the new voxel size. A voxel of the result is computed by the task whose box contains the centre
+of the voxel. If the factor between the voxel sizes is an integer, the voxel is computed by each
+task whose box it touches, as in downsample. With --expand-margin-size auto, the result does not
+depend on the task grid. For integer factors, downsample is faster, and gives all combined voxels
+equal weights.
 """
 
 from __future__ import annotations

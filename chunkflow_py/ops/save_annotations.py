@@ -5,8 +5,8 @@ Example: chunkflow load-h5 --file-name map.h5 detect-points \
 
 The operator saves points of detect-points, synapses of load-synapses (a line from each T-bar to
 each of its postsynaptic points), and `Annotations` that a plugin returns. Each task stores one
-object, named after its box; merge-annotations joins these objects for Neuroglancer. If the item of
-a task is None, the task stores an object without annotations.
+file, named after its box; merge-annotations joins these files for Neuroglancer. If the item of a
+task is None, the task stores a file without annotations.
 
 With --segmentation-name, each annotation stores the ids of the segments in which its positions lie.
 A point has the relation `segment`. A synapse has the relations `pre_segment` and `post_segment`.

@@ -1,4 +1,4 @@
-r"""Store labels that a task shares with neighbours.
+r"""Store labels where neighbouring tasks overlap.
 
 Example: chunkflow generate-tasks --volume-path aff.zarr --chunk-size 64 256 256 \
   load-volume --volume-path aff.zarr --expand-margin-size 8 32 32 agglomerate --global-ids \
@@ -32,7 +32,7 @@ SECTION = "segment"
 
 @dataclass
 class OverlapSaver(OperatorBase):
-    """Stores the labels that each task shares with its neighbours.
+    """Stores the labels of each task where neighbouring tasks have also labelled.
 
     Attributes:
         path: URL of a folder or prefix to write the overlaps to.

@@ -2,9 +2,10 @@
 
 Example: chunkflow solve-labels --links-path links --table-path table
 
-This is the third phase of labelling a whole volume, between link-labels and relabel. solve-labels
-writes the table of old and new ids that relabel reads. One task handles the whole volume and needs
-about 250 bytes of memory per linked label. In a run, make solve-labels a step with a single task:
+This is the third phase of labelling a whole volume, between link-labels and relabel. A link is a
+pair of labels, one from each of two tasks, that belong to one object. solve-labels writes the table
+of old and new ids that relabel reads. One task handles the whole volume and needs about 250 bytes
+of memory per linked label. In a run, make solve-labels a step with a single task:
 `then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 solve-labels ...`.
 """
 
