@@ -49,14 +49,14 @@ def divide(
     others: Mapping[str, click.Option],
     ctx: click.Context,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return the arguments of *own* options, those of *others*, and all further arguments.
+    """Divide arguments into *own* options, options of *others*, and all further arguments.
 
     The third list starts at the first argument that is not an option or the value of an option.
 
     Args:
         arguments: arguments of the command line.
-        own: options whose arguments form the first list, by name.
-        others: options whose arguments form the second list, by name.
+        own: options that go into the first list, with their values, by name.
+        others: options that go into the second list, with their values, by name.
         ctx: context of the command, for messages.
 
     Raises:

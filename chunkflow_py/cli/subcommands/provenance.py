@@ -1,4 +1,4 @@
-"""Show which version, image and machine made each task.
+"""Show the version and machine behind each task.
 
 Each worker stores a record when it begins: its version, container image, machine, zone and device.
 provenance looks up the worker of each recorded task. Without --at and --json, tasks of workers with
