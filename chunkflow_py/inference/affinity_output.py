@@ -86,9 +86,9 @@ def check_layout(
         output_patch_size: size of the output patch, voxels, zyx.
 
     Raises:
-        OptionError: the output contains no affinities. Or affinities must be moved by one voxel,
-            but the output patch is as large as the input patch along some axis, so that there is no
-            margin.
+        OptionError: affinities must be converted, but the output contains no affinities. Or
+            affinities must be moved by one voxel, but the output patch has no margin: along some
+            axis, it is as large as the input patch.
     """
     if layout == DEFAULT_LAYOUT:
         return

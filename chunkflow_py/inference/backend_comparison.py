@@ -235,7 +235,7 @@ def fastest(trials: Sequence[BackendTrial]) -> BackendTrial:
     """Return the fastest trial of a backend that can be chosen (its ``reason`` is empty).
 
     A later trial is preferred to an earlier one only if the later trial is more than 2 % faster,
-    because timings vary by about as much.
+    because timings vary by about 2 %.
 
     Raises:
         ModelError: no backend can be chosen.

@@ -113,7 +113,7 @@ class Blender:
         return self._window.new_empty(shape)
 
     def advance(self, patch: BoundingBox) -> Iterator[BlendedRegion]:
-        """Start the row of *patch*, the next patch; yield regions that are now complete."""
+        """Prepare for the next patch, *patch*; if it begins a row, `finish` the previous row."""
         row = (self._starts[0].index(patch.start.z), self._starts[1].index(patch.start.y))
         if row != self._row:
             yield from self.finish()
@@ -180,7 +180,7 @@ class Blender:
         yield True, (z, y, x)
 
     def finish(self) -> Iterator[BlendedRegion]:
-        """Yield the voxels that are complete after the last patch of a row."""
+        """Yield the voxels of the current row that no later patch touches; end the row."""
         if self._row is None:
             return
         (layer, row), self._row = self._row, None

@@ -152,7 +152,7 @@ class Device:
         return _CudaDevice(device) if device.type == "cuda" else Device(device)
 
     def enter(self) -> None:
-        """Make this device the current device of the calling thread, because marks use it."""
+        """Make this device the current device of the calling thread; marks need this."""
 
     def thread(self, name: str) -> ThreadPoolExecutor:
         """Return a new pool with one thread, which uses this device."""

@@ -117,13 +117,15 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def is_local(self) -> bool:
-        """Whether patches are placed from the corner of the volume, whatever the chunks are."""
+        """Whether the positions of patches depend on the volume only, not on the chunks."""
         return self.placement.grid != "chunk" and self.placement.patch_num is None
 
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Dict from the path of each file that a worker needs, as typed, to ``code`` or ``data``.
+        """Files that a worker needs: dict from the path to ``code`` or ``data``.
+
+        A path is spelled as the user typed it.
 
         Raises:
             OptionError: the network consists of several files, but a run can store only one.

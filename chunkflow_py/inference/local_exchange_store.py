@@ -23,7 +23,7 @@ MOST_BYTES = 128 * 1024**2
 
 
 class LocalParts:
-    """A `PartStore` for the tasks of one process; removes the parts for a task that is done.
+    """A `PartStore` for the tasks of one process; removes parts when their consumer is done.
 
     Args:
         most_bytes: limit of the memory for all objects together, in bytes. An object that would

@@ -275,7 +275,7 @@ _NEARLY = 0.9  # part of the available memory above which to warn
 def check_fits(
     expected: MemoryEstimate, host_available: int | None = None, device_available: int | None = None
 ) -> None:
-    """Refuse a run that does not fit into memory; warn if a run needs more than 90 % of it.
+    """Refuse a run that does not fit into memory; warn if it needs over 90 % of the memory.
 
     Args:
         expected: estimate of the memory needed.

@@ -1,9 +1,9 @@
 """Kinds of network output, and activations.
 
-`uint8` says whether values can be stored as uint8. The last columns say what happens when the
-output for a flipped or transposed patch is mapped back. Each value moves with its voxel; "also"
-names a change in addition to this move. A link joins two neighbouring voxels. The affinity of the
-link is stored at one of them, and must move to the other voxel after a flip:
+The column `uint8` says whether values can be stored as uint8. The last two columns say what happens
+when the output for a flipped or transposed patch is mapped back. Each value moves with its voxel;
+"also" names a change in addition to this move. A link joins two neighbouring voxels. The affinity
+of the link is stored at one of the two voxels, and must move to the other voxel after a flip:
 
 | kind          | values    | channels | uint8 | flip along an axis     | swap of y and x         |
 |---------------|-----------|----------|-------|------------------------|-------------------------|

@@ -458,7 +458,8 @@ class PatchExchange:
     def copied(self, values: torch.Tensor) -> tuple[torch.Tensor, Mark | None]:
         """Start to copy values from the device to the host; return the copy and a mark.
 
-        The mark is reached when the copy is complete, or ``None`` if it is complete already.
+        The mark is reached when the copy is complete. If the copy is already complete, the second
+        result is ``None`` instead of a mark.
         """
         if not self._device.asynchronous:
             return values.clone(memory_format=torch.contiguous_format), None
@@ -649,7 +650,7 @@ class TaskExchange:
         ]
 
     def look(self, patch: BoundingBox) -> None:
-        """Start to read objects for this task that may have been stored since the last call.
+        """Start to read objects that were stored for this task since the last call.
 
         Nothing is read unless *patch* is the first of a layer (patches with equal z), or a task of
         this process has passed parts to the store since the last call.

@@ -198,7 +198,7 @@ class SharedPatches:
     def layers(self) -> int:
         """Number of times that all tasks together look for new objects.
 
-        A task looks once for each layer of its patches, which is all its patches with equal z.
+        A task looks once for each layer of its patches. A layer is all patches with equal z.
         """
         z, y, x = self.touched
         rows = [len({task for tasks in axis for task, _ in tasks}) for axis in (y, x)]

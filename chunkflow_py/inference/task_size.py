@@ -78,8 +78,8 @@ class TaskSizes:
         item_bytes: bytes of one value of the output.
         unit: three numbers of voxels, zyx. Task sizes are multiples of these numbers.
         extent: size of the volume, voxels, zyx.
-        crop: voxels to crop from each side of a chunk's output, zyx. If given, patches are counted
-            from the corner of each chunk, not from the corner of the volume.
+        crop: voxels to crop from each side of a chunk's output, zyx. If given, the first
+            patch starts at the corner of the chunk, not at the corner of the volume.
         input_bytes: bytes of one input voxel, with all channels.
         exchange: whether tasks exchange the patches that they share. Tasks that are smaller than a
             patch never exchange patches.
@@ -105,8 +105,9 @@ class TaskSizes:
         (`TaskSize.kept`) must be at least one half. If no such size fits into the memory, the size
         with the largest share is returned.
 
-        Of several equally good sizes, the one that needs the least memory is returned. Tasks have
-        equal sizes along y and x, which may exceed the shorter of these axes of the volume.
+        Of several equally good sizes, the one that needs the least memory is returned. A task has
+        the same size along y and x. This size may exceed the shorter of these two axes of the
+        volume.
 
         Args:
             memory_bytes: memory available for chunks and sums of patches, in bytes.

@@ -1,4 +1,4 @@
-"""The origin of each task's output: the version, image and machine that made it."""
+"""The origin of each task's output: chunkflow_py version, container image and machine."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def summary_of(origins: Iterator[TaskOrigin]) -> Iterator[str]:
 
 
 def counts_of(store: Store, attempts: Mapping[str, int]) -> Counter[Facts]:
-    """Count the tasks of each kind of worker; a kind is a set of equal facts, see `facts_of`.
+    """Count the tasks of each kind of worker.
+
+    Workers are of one kind if all facts about them are equal; see `facts_of`.
 
     Args:
         store: store of the run directory.

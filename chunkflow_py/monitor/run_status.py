@@ -53,7 +53,7 @@ class RunStatus:
         exchanged: amount of data in the exchange; ``None`` if the exchange cannot be read.
         workers: number of workers that have started, and number of workers that have stopped.
         submission: who submitted the run, and when; ``None`` if this was not recorded.
-        failing: tasks with failed attempts that will be tried again, up to a limit; empty if these
+        failing: tasks that have failed and will be tried again, up to a limit; empty if these
             tasks were not requested.
         budget: budget of the run, US dollars; ``None`` if the run has no budget or the budget
             cannot be read.

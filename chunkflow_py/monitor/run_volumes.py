@@ -1,6 +1,6 @@
 """The volumes that a step reads and writes.
 
-They are found in the spec of the run, without calling an operator of the pipeline.
+The volumes are found in the spec of the run, without calling an operator of the pipeline.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class RunVolume:
 
 
 def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
-    """Return the volumes that a step reads and writes, and sentences about other addresses.
+    """Return the volumes that a step reads and writes; and sentences about other addresses.
 
-    The sentences are for addresses that are not volumes. If an operator reads or writes several
+    Other addresses are those that are not volumes. If an operator reads or writes several
     levels of a volume, only the first level is returned.
     """
     found, others = [], []

@@ -21,10 +21,11 @@ _PROTOCOL = "http/protobuf"
 
 
 def telemetry_is_on(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether an endpoint for telemetry is set, and the packages are installed.
+    """Return whether to export telemetry.
 
-    If a package is missing, only a warning is logged, because many clusters set the variables of an
-    endpoint in all containers.
+    Telemetry needs an endpoint, the protocol ``http/protobuf`` and the packages of OpenTelemetry.
+    ``OTEL_SDK_DISABLED=true`` turns telemetry off. If a package is missing, only a warning is
+    logged, because many clusters set the variables of an endpoint in all containers.
     """
     if not any(environment.get(name) for name in _ENDPOINTS):
         return False

@@ -19,7 +19,9 @@ STALLED_S = 120.0  # a supervisor ticks several times a second
 
 
 class WorkerHealth:
-    """The time at which a supervisor last reported that it is running; other threads may read it.
+    """Stores when a supervisor last called `tick`; other threads may read this time.
+
+    A supervisor is the part of a worker that runs the tasks of one step.
 
     Args:
         clock: function that returns seconds.

@@ -223,7 +223,7 @@ class Metrics:
             self._count(process)
 
     def gpus(self, found: Iterable[tuple[str, float | None, int]]) -> None:
-        """Set the metrics of each GPU: its number, its busy share of time and its used bytes."""
+        """Set the metrics of GPUs: for each GPU, its number, its busy share and its used bytes."""
         for number, busy, used in found:
             self._busy.labels(number).set(math.nan if busy is None else busy)
             self._gpu_memory.labels(number).set(used)

@@ -3,7 +3,7 @@
 ```
 process   start | first task      | next    | next    | …     stages overlap, so each further task
                  read compute write                         adds the time of its slowest stage
-machine   all its worker processes run and are measured simultaneously
+machine   its worker processes run at the same time, in the run and in the pilot
 ```
 """
 

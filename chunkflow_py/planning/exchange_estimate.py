@@ -6,9 +6,9 @@ with      | read | network: each patch once    | write and read parts | write |
                                                  <---- gain -------->
 ```
 
-A part is what a task stores of a patch for another task. The exchange pays if the network time that
-it saves exceeds the time to write and read the parts. The estimate is cautious, because writing and
-reading may overlap with the network in a run.
+A part is the piece of a patch's output that a task stores for another task. The exchange pays if
+the network time that it saves exceeds the time to write and read the parts. The estimate is
+cautious, because writing and reading may overlap with the network in a run.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _ENOUGH_BYTES = 10_000_000  # a store's speed is not measured with less
 class Exchange:
     """Amounts that the tasks of a step exchange for one network.
 
-    A part is what a task stores of a patch for another task. The amounts assume that every task
-    finds all parts that it can use.
+    A part is the piece of a patch's output that a task stores for another task. The amounts assume
+    that every task finds all parts that it can use.
 
     Attributes:
         operator: label of the inference operator.
@@ -50,12 +50,12 @@ class Exchange:
         voxel_bytes: bytes of parts that are written for each output voxel.
         objects: number of objects that all tasks write. Each object is read once.
         task_objects: number of objects that a task writes on average.
-        lists: number of requests of all tasks together that list objects of the store.
-        peak_bytes: largest number of bytes of parts that are stored at the same time. Stored are
-            the parts from finished tasks for tasks that have not begun (see
-            `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`). The parts that a
-            running task has read are stored too, because a worker removes them only when the task
-            is recorded.
+        lists: number of list requests to the store, of all tasks together.
+        peak_bytes: largest number of bytes of parts that are stored at the same time. This includes
+            the parts that finished tasks have stored for tasks that have not begun (see
+            `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`), and the parts that
+            running tasks have read. A worker removes the parts for a task only when the task is
+            recorded.
         memory_bytes: additional memory that a process needs for the parts.
     """
 

@@ -185,7 +185,7 @@ def cost_of(
         stored: stored (compressed) bytes that each loader or saver reads or writes, by operator
             name, if known.
         read_price: price of reading a gigabyte from a store that is not a file system.
-        months: time for which the output is stored.
+        months: number of months for which the output is stored.
     """
     parts: dict[str, float] = {}
     assumed: list[str] = []

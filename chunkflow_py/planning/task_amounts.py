@@ -186,7 +186,7 @@ def total(boxes: Boxes, measure: Measure) -> float:
 
 
 def middle_box(boxes: Boxes) -> BoundingBox:
-    """Return the box of a task in the middle, which has neighbours on all sides if possible."""
+    """Return the box of a task in the middle, if possible with neighbours on all sides."""
     return boxes.box(boxes.count // 2) if isinstance(boxes, BoxGrid) else boxes[len(boxes) // 2]
 
 
@@ -455,7 +455,7 @@ def largest_task(boxes: Boxes | None, domain: BoundingBox | None) -> Zyx | None:
 
 
 def plan_of(source: Source) -> Plan:
-    """Return the plan of a source, which is the numbered list of its tasks.
+    """Return the plan of a source: the numbered list of its tasks.
 
     Raises:
         OptionError: the source, such as a queue, does not know all its tasks in advance.

@@ -175,7 +175,8 @@ class Tuning:
     def best(self) -> Measurement | None:
         """The best measurement that respects the memory limit and the tolerance, or ``None``.
 
-        Of all measurements within 5 % of the highest speed, the best has the smallest error.
+        Of the measurements that respect both limits, those with at least 95 % of the highest speed
+        are compared. The one with the smallest error is the best.
         """
         good = [m for m in self.measurements if self._is_acceptable(m)]
         least = SAME_SPEED * max((m.voxels_per_second for m in good), default=0.0)

@@ -41,7 +41,7 @@ class QueueModel(RuleBasedStateMachine):
         self.dead = []
 
     def mine(self, message):
-        """Return the message of the model that has the handle of *message*, or ``None``."""
+        """Return the model's message with the handle of *message*; ``None`` if there is none."""
         found = [each for each in self.messages if each.receipt == message.handle]
         return found[0] if found else None
 

@@ -104,7 +104,7 @@ def killed_producer(url, batch):
 
 
 def received(queue, count, lease_s=LONG_S):
-    """Receive until there are *count* messages, and return them."""
+    """Receive *count* messages, and return them."""
     end = time.monotonic() + PATIENCE_S
     messages = []
     while len(messages) < count:

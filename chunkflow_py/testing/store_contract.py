@@ -174,7 +174,7 @@ class StoreContract:
         assert dict(sizes_of(store, "a/")) == {"a/1": 0, "a/2": 3}
 
     def test_subfolders(self, store):
-        """Only the folders directly below the URL are listed, without subfolders and objects."""
+        """The folders directly below the URL are listed; deeper folders and objects are not."""
         assert subfolders_of(store) == set()
         for key in ("a.run/spec.json", "a.run/ledger/1/2", "b.run/spec.json", "c"):
             store.put(key, b"1")

@@ -69,9 +69,9 @@ class CellmapScript:
             path: path of the script, for messages.
 
         Raises:
-            ModelError: the script has a function that reads and computes blocks, or no network; the
-                voxel sizes of input and output differ; a size is missing, or is not three positive
-                numbers, or is not a whole number of voxels.
+            ModelError: the script has a function that reads and computes blocks; or the script has
+                no network; or the voxel sizes of input and output differ; or a size is missing, is
+                not three positive numbers, or is not a whole number of voxels.
         """
         function = next((name for name in _FUNCTIONS if hasattr(module, name)), None)
         if function is not None or getattr(module, "model", None) is None:

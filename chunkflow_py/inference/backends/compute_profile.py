@@ -124,7 +124,10 @@ def check_dtype(dtype: str, device: torch.device) -> None:
 
 
 def bfloat16_unit(device: torch.device) -> str:
-    """Return the unit for bfloat16: ``amx``, ``avx512_bf16`` or ``cuda``; else ``emulated``."""
+    """Return what computes bfloat16: ``amx``, ``avx512_bf16``, ``cuda``, or ``emulated``.
+
+    ``emulated`` means that *device* has no instructions for bfloat16, so bfloat16 is slow there.
+    """
     if device.type == "cuda":
         native = torch.cuda.get_device_capability(device) >= (8, 0)
         return "cuda" if native else "emulated"
@@ -136,7 +139,9 @@ def bfloat16_unit(device: torch.device) -> str:
 
 @contextlib.contextmanager
 def cuda_switches(*, tf32: bool) -> Iterator[None]:
-    """Set the CUDA settings of the process for a ``with`` block, in one thread at a time.
+    """Set the CUDA settings of the process for a ``with`` block.
+
+    Only one thread at a time can be inside the block; other threads wait.
 
     With these settings, PyTorch uses only deterministic kernels, and does not choose kernels by
     their speed in a benchmark. The bytes of a result are therefore equal in all runs. The settings

@@ -135,7 +135,7 @@ class Convolution:
 
     @property
     def every(self) -> int:
-        """Step between the output channels that are compared with exact results; 1 for all."""
+        """Step between the output channels that are checked; 1 means that all are checked."""
         return -(-self.kernel[0] // self.groups // _CHANNELS)
 
     def cropped(self, work: int) -> Convolution:
@@ -237,7 +237,7 @@ def check_convolutions(
     kernels are checked.
 
     Args:
-        convolutions: convolutions to compute; on the CPU, a smaller image is used.
+        convolutions: convolutions to compute. If *device* is the CPU, images are made smaller.
         device: device to check.
         tf32: whether the settings of the process let CUDA multiply float32 as TF32.
 

@@ -40,7 +40,7 @@ class TorchCore:
 
     - On the CPU, and for TF32 and half precision on CUDA, tensors have the memory format channels
       last, because this format is faster. Two kinds of networks get contiguous tensors instead:
-      networks that require them, and on the CPU networks with instance normalisation.
+      networks that require them, and (only on the CPU) networks with instance normalisation.
     - Each BatchNorm is folded into the convolution before it, if the result stays the same.
     - With bfloat16 and float16, the network runs under autocast: convolutions and matrix products
       use this dtype, weights stay float32, and normalisation layers always compute in float32.
@@ -66,7 +66,7 @@ class TorchCore:
         cuda_graphs: bool = True,
         fold: bool = True,
     ) -> None:
-        """Set mode, device and memory layout of a network, which is compiled at the first batch.
+        """Set mode, device and memory layout of a network; the first batch compiles the network.
 
         Args:
             network: a module, which is changed in place, or any function that maps a batch to an

@@ -1,9 +1,10 @@
-"""Built-in networks; each is defined in a file of this folder, which has the network's name.
+"""Built-in networks; the file ``NAME.py`` of this folder defines the network NAME.
 
 The name of a network may be followed by a variant: ``rsunet``, ``rsunet-isotropic``. The file of a
 network defines
 
-- ``VARIANTS``: a dict from the name of each variant to its settings, ``""`` for the default;
+- ``VARIANTS``: a dict from the name of each variant to its settings (the name ``""`` is the
+  default variant);
 - ``create(variant, num_input_channels, num_output_channels, state, config)``: returns the network.
 """
 
@@ -41,7 +42,7 @@ def create_model(
     state: Mapping[str, torch.Tensor] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> torch.nn.Module:
-    """Return a built-in network with random weights, whose layers have the shapes of *state*.
+    """Return a built-in network with random weights; *state* decides the sizes of its layers.
 
     The random weights are always the same.
 

@@ -1,4 +1,4 @@
-"""Read the checkpoint of one fold without running code, and the weights of an imported model."""
+"""Read the checkpoint of one fold, or the weights of an imported model, without running code."""
 
 from __future__ import annotations
 

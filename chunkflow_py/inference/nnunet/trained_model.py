@@ -1,4 +1,4 @@
-"""Read a model that nnU-Net v2 has trained, or an imported copy of it; import a model."""
+"""Read a model that nnU-Net v2 has trained, or an imported model; import a trained model."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class RunWatch:
         """Update the states of all steps at most once a second, and read records of one step.
 
         Returns:
-            The step called *name*, whose records were read.
+            The step called *name*. Only records of this step were read.
 
         Raises:
             ChunkflowError: the run cannot be read.

@@ -1,7 +1,7 @@
 """Compute the history of a step from its records: speed over time, workers, errors.
 
 The history needs whole segments of the ledger. Each update reads a few segments: first segments
-with failures, then segments without failures, each from the latest to the oldest. A segment is read
+with failures, then segments without failures, both from the latest to the oldest. A segment is read
 again only if it has changed. For each record, three numbers are stored in memory: the end and the
 duration of the task, and the worker.
 """
@@ -161,11 +161,11 @@ class TaskHistory:
     def workers(self, now: float) -> dict[str, Any]:
         """Return the tasks and the speed of each worker, and the working hours of all workers.
 
-        The worker that ended a task last comes first. The hours of a worker are counted from the
-        start of its first task to the end of its last task or, for an active worker, until *now*. A
-        worker is active if the step is not finished and the worker has ended a task recently. The
-        limit is ten minutes or three times the mean duration of the worker's tasks, whichever is
-        longer.
+        Workers are sorted by the end of their last task, the latest first. The hours of a worker
+        are counted from the start of its first task to the end of its last task or, for an active
+        worker, until *now*. A worker is active if the step is not finished and the worker has
+        recently ended a task. "Recently" means within ten minutes, or within three times the mean
+        duration of the worker's tasks if that is longer.
         """
         failed: dict[int, int] = {}
         parts = [*self._failed_by.values()]
@@ -210,7 +210,7 @@ class TaskHistory:
         }
 
     def errors(self) -> dict[str, Any]:
-        """Return the failed attempts, grouped by kind and reason, and the given-up tasks."""
+        """Return the given-up tasks; and the failed attempts, grouped by kind and reason."""
         groups = ErrorGroups(self._states.failures)
         for part in self._groups.values():
             groups.update(part)

@@ -1,6 +1,6 @@
 """Track the state of every task of a step without reading the whole ledger in each update.
 
-- Each update lists the journal, and reads the entries that are new since the update before.
+- Each update lists the journal, and reads the entries that are new since the last update.
 - Each update reads the headers of the segments in which some tasks have not ended.
 - Each update reads the headers of a few other segments, in turn. Their tasks have ended, but the
   subcommands ``repair`` and ``retry`` may reopen them.

@@ -293,7 +293,7 @@ def money(dollars: float) -> str:
 
 
 def _took_parts(report: RunReport) -> Iterator[Html]:
-    """Yield the section about times and costs: first the costs that workers report, then steps."""
+    """Yield the section about times and costs: first of the whole run, then of each step."""
     if report.spending:
         yield tag("p", f"Reported by the workers of the run: {report.spending}.")
     for stage in report.stages:

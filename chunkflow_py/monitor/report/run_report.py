@@ -40,7 +40,7 @@ class ReportOptions:
     """Options of a report.
 
     Attributes:
-        at: point through which the planes are drawn, in voxels of the tasks, zyx (default: the
+        at: point that the three image planes contain, in voxels of the tasks, zyx (default: the
             centre of the box around all tasks).
         faces: number of task boundaries, along each axis, at which seams are measured; 0 to measure
             no seams.
@@ -72,7 +72,7 @@ class StepReport:
         closed: whether all tasks have ended and none was given up; the next step may then begin.
         volumes: volumes that the step reads and writes.
         others: sentences about the files and other addresses that the step reads or writes.
-        planes: images of *volumes*, without volumes that the report shows for an earlier step.
+        planes: images of *volumes*, except volumes that were already shown for an earlier step.
         seams: seam measures of the volumes that the step writes.
         origins: number of tasks by the known facts about their workers; see
             `chunkflow_py.monitor.provenance`.

@@ -71,7 +71,7 @@ class Policy:
     Attributes:
         run: address of the run directory without credentials, for the report.
         home: address of the run directory to which the policies give access; ``None`` if the
-            directory is not in a cloud, where no policy is needed.
+            directory is not in a cloud and therefore needs no policy.
         outputs: objects that the run writes.
         inputs: objects that the run only reads, including output of other runs that this run
             reuses.

@@ -275,7 +275,7 @@ def check_allocator() -> Iterator[Finding]:
 
 
 def check_convolution() -> Iterator[Finding]:
-    """Time a convolution on the CPU, and compare the result with that in double precision."""
+    """Time a convolution on the CPU; compare its result with the result in double precision."""
     try:
         import torch
     except ImportError:
@@ -401,8 +401,8 @@ def time_convolution(device: torch.device, dtype: str = "float32") -> tuple[floa
             ``channels_last_3d``, except with ``float32``.
 
     Returns:
-        Three numbers: the seconds of the fastest of three runs, the multiplications and additions
-        of a run, and the error of a small convolution (see `judge_convolution`).
+        Three numbers: the seconds of the fastest of three runs, the number of multiplications and
+        additions in a run, and the error of a small convolution (see `judge_convolution`).
     """
     import torch
 
