@@ -259,7 +259,7 @@ def example_patches(
 
     Args:
         shape: shape of a batch, (n, c, z, y, x).
-        number: number of batches, which all differ.
+        number: number of batches; no two batches are equal.
         seed: seed of the random numbers.
         device: device of the batches (default: the CPU).
     """

@@ -111,7 +111,7 @@ class Inferencer(OperatorBase):
 
     @property
     def settings(self) -> EngineSettings:
-        """Engine settings, which the placement contains."""
+        """Engine settings of the attribute `placement`."""
         return self.placement.settings
 
     @property

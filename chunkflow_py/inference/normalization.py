@@ -299,7 +299,7 @@ class ChannelStatistics:
         return self.mean, self.std
 
     def range(self, where: str, percentiles: tuple[float, float]) -> tuple[float, float]:
-        """Return the numbers to subtract and to divide by, which map two percentiles to 0 and 1.
+        """Return the numbers to subtract and to divide by, so that two percentiles become 0 and 1.
 
         Args:
             where: text that names the channel and the file, for messages.

@@ -245,8 +245,8 @@ _KEPT = 2  # idle blocks to keep: one being written while the next is computed
 class ResultMemory:
     """Allocates arrays; when the last view of an array is deleted, its memory is reused.
 
-    The first access to new memory takes 0.7 s per GB (measured with 2 threads), which is more than
-    the arithmetic of blending takes. Reused memory does not have this cost.
+    The first access to new memory takes 0.7 s per GB (measured with 2 threads), longer than the
+    arithmetic of blending. Reused memory does not have this cost.
     """
 
     def __init__(self) -> None:

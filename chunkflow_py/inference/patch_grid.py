@@ -1,4 +1,4 @@
-"""Grid of patches: their positions, which depend only on the domain, and their inputs.
+"""Grid of patches: their inputs, and their positions. Positions depend only on the domain.
 
 ```
 domain       |----------------------------------------|
@@ -278,7 +278,7 @@ class PatchGrid:
         return BoundingBox(low, last + self.geometry.output_patch_size)
 
     def input_box(self, patch: BoundingBox) -> BoundingBox:
-        """Return the box of an output patch's input patch, which may reach beyond the domain."""
+        """Return the input box of an output patch; the input box may reach beyond the domain."""
         return patch.grow(self.geometry.margin)
 
     def required_input(self, box: BoundingBox) -> BoundingBox:

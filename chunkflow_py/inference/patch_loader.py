@@ -93,7 +93,7 @@ class PatchSource:
         grid: grid of the patches, with their padding outside the domain.
         target: output box, global voxels. Patches that touch this box are loaded.
         scale: function that receives two arrays (c, z, y, x). It normalises the voxels of the first
-            array and writes the result to the second, which is float32.
+            array, and writes the result to the second array (float32).
         skip_empty: skip patches whose input is zero everywhere.
         wanted: function that receives the output box of a patch and returns whether to run the
             network on the patch (default: run the network on all patches).

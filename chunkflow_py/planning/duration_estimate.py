@@ -166,7 +166,7 @@ def mean_work(
     """Return the mean work of a task; the work is a weighted sum of measures of its box.
 
     Args:
-        boxes: boxes of the tasks; ``None`` for a single task without a box, whose work is 1.
+        boxes: boxes of the tasks; ``None`` for a single task without a box (its work is 1).
         measures: functions that measure the box of a task (see `total`), each with its weight.
     """
     if not boxes:

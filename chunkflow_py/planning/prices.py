@@ -32,7 +32,7 @@ class Instance:
     Attributes:
         name: name of the type, such as ``g5.xlarge``.
         hour: on-demand price, dollars per hour.
-        spot_hour: price of a spot machine, which may be preempted, dollars per hour.
+        spot_hour: price of a spot machine (one that may be preempted), dollars per hour.
         spot_is_assumed: whether the spot price is computed as a share of the on-demand price.
         memory_bytes: size of the host memory in bytes.
         device_bytes: size of the GPU memory in bytes; 0 without a GPU.

@@ -148,7 +148,7 @@ def cuda_switches(*, tf32: bool) -> Iterator[None]:
     have no effect on kernels that are already launched or captured in a CUDA graph.
 
     Args:
-        tf32: multiply float32 numbers on tensor cores, which use 10 bits of the mantissa.
+        tf32: multiply float32 numbers on tensor cores, with only 10 bits of mantissa.
     """
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     with _switches:

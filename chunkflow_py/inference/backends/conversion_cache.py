@@ -31,7 +31,7 @@ FORMAT = 1
 
 
 def cache_folder() -> Path:
-    """Return the folder of the cache, which may not exist yet."""
+    """Return the path of the cache's folder; the folder may not exist yet."""
     return local_cache.cache_folder("converted")
 
 

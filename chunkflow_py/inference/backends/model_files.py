@@ -45,7 +45,7 @@ def read_weights(
     Args:
         path: file in which ``torch.save`` stored a state dict, or a dict that contains a state dict
             under a key such as ``state_dict``. Prefixes of the names of weights are not removed.
-        trust_weights: unpickle any object in the file, which can run code.
+        trust_weights: unpickle any object in the file. Such a file can run code.
 
     Returns:
         The state dict, with its tensors on the CPU, and the dict that the file contains under the
@@ -157,8 +157,8 @@ def unwrapped(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return weights by their names, without the prefixes that wrappers around a network add.
 
     This function needs no network. Use it to read the architecture of a network from the names and
-    shapes of its weights. If a network exists, use `load_weights` instead, which compares all names
-    with those of the network.
+    shapes of its weights. If a network exists, use `load_weights` instead, because `load_weights`
+    compares all names with those of the network.
 
     Args:
         state: weights by key, possibly with prefixes such as ``module.`` or ``model._orig_mod.``.

@@ -69,7 +69,7 @@ class TorchCore:
         """Set mode, device and memory layout of a network; the first batch compiles the network.
 
         Args:
-            network: a module, which is changed in place, or any function that maps a batch to an
+            network: a module (changed in place), or any function that maps a batch to an
                 output.
             shape: shape of every batch, (n, c, z, y, x), or (n, c, y, x) for a 2D network.
             device: device to run on.

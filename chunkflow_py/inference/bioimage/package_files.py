@@ -1,4 +1,4 @@
-"""Find and unpack the files of a package, which is a folder or a zip archive."""
+"""Find and unpack the files of a package (a folder or a zip archive)."""
 
 from __future__ import annotations
 

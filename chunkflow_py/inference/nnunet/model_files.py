@@ -1,4 +1,4 @@
-"""Find and read the files of a trained model, which is a folder or a zip archive."""
+"""Find and read the files of a trained model (a folder or a zip archive)."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class Plan:
     Attributes:
         configuration: name of the configuration, such as ``3d_fullres``.
         axes: ``transpose_forward``; axis k of the network is axis ``axes[k]`` of the image.
-        spatial_dims: 3, or 2 for a network of slices, which are cut across image axis ``axes[0]``.
+        spatial_dims: 3, or 2 for a network of slices perpendicular to image axis ``axes[0]``.
         patch_size: size of the patch, voxels, zyx; for a network of slices, 1 along ``axes[0]``.
         voxel_size_nm: voxel size of the training images, nanometres, zyx; for a network of slices,
             ``None`` along ``axes[0]``. ``None`` instead of the three numbers if the plan does not

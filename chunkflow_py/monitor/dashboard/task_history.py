@@ -2,8 +2,8 @@
 
 The history needs whole segments of the ledger. Each update reads a few segments: first segments
 with failures, then segments without failures, both from the latest to the oldest. A segment is read
-again only if it has changed. For each record, three numbers are stored in memory: the end and the
-duration of the task, and the worker.
+again only if it has changed. For each record, three numbers are stored in memory: the end of the
+task, its duration, and the index of the worker.
 """
 
 from __future__ import annotations

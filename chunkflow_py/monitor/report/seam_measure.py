@@ -242,7 +242,7 @@ def _slab(face: Face, place: RunVolume, volume: Volume, draw: random.Random) -> 
 def sampled(plan: Plan, ledger: Ledger, most: int, seed: int = 0) -> list[Face]:
     """Return a random sample of the faces between done tasks.
 
-    The face between two overlapping tasks is placed in the middle of the overlap, which is correct
+    The face between two overlapping tasks is placed in the middle of the overlap. This is correct
     if the output of tasks is cropped equally on both sides.
 
     Args:

@@ -251,7 +251,7 @@ def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
 
 
 def check_allocator() -> Iterator[Finding]:
-    """Check whether the process keeps freed memory for reuse, which makes networks faster."""
+    """Check whether the process keeps freed memory for reuse. Reuse makes networks faster."""
     preloaded = [
         name
         for name in ("jemalloc", "tcmalloc", "mimalloc")
