@@ -205,7 +205,7 @@ class QueueContract:
         assert queue.acknowledge([new]) == []
 
     def test_stale_burial(self, queue, stale):
-        """A message is not moved to the dead letters if another worker has leased it meanwhile."""
+        """A worker whose lease has ended cannot move the message to the dead letters."""
         old, new = stale
         queue.bury([old], "too late")
         assert list(queue.dead_letters()) == []

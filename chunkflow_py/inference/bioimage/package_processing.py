@@ -12,7 +12,7 @@ is carried out:
 | `clip`                          | limits of the normalisation      | a separate step            |
 | `sigmoid`, `softmax`            | a separate step                  | activation if the only step|
 | `binarize`                      | a separate step                  | an error: use `threshold`  |
-| `ensure_dtype`                  | ignored if the dtype is float32  | ignored if it is a float   |
+| `ensure_dtype`                  | ignored if the dtype is float32  | ignored for a float dtype  |
 
 In other tools, a step such as `scale_range` computes the statistics (mean, percentiles) of a whole
 image. A chunk is only a part of an image, so chunkflow reads the statistics of the whole dataset

@@ -159,7 +159,7 @@ def _remove(scheme: str, own: str) -> None:
 
 
 def clock_of(url: str) -> str | None:
-    """Return the address of a queue's server, for `check_clock`; ``None`` if it has none."""
+    """Return the address of a queue's server, for `check_clock`; ``None`` without a server."""
     try:
         scheme, rest = address_of(url)
         if scheme != "sqs":

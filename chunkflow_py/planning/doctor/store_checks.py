@@ -142,7 +142,7 @@ def _credentials(place: str) -> str:
 
 
 def clock_of(url: str) -> str | None:
-    """Return the address of a store's server, for `check_clock`; ``None`` if it has none."""
+    """Return the address of a store's server, for `check_clock`; ``None`` without a server."""
     try:
         place = Location.parse(url).store_url
         scheme, _, path = place.partition("://")
