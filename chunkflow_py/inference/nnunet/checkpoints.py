@@ -1,4 +1,7 @@
-"""Read the checkpoint of one fold, or the weights of an imported model, without running code."""
+"""Read the checkpoint of one fold, or the weights of an imported model.
+
+Code in a checkpoint is run only with ``trust_weights=True``.
+"""
 
 from __future__ import annotations
 
