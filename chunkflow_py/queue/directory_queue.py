@@ -63,6 +63,7 @@ from chunkflow_py.store.local_files import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from threading import Event
 
 PACK = 500  # messages in a pack
 PACKS = 16  # packs that are written before their folder is synced
@@ -182,7 +183,13 @@ class DirectoryQueue:
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
         """Return free messages, each leased for *lease_s* seconds; *most* limits their number."""
-        return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
+        return self.receive_until(None, most, lease_s, wait_s)
+
+    def receive_until(
+        self, stop: Event | None, most: int, lease_s: float, wait_s: float = 0.0
+    ) -> list[Message]:
+        """Return free messages; see `EndsWaits`."""
+        return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S, stop)
 
     def _take(self, most: int, lease_s: float) -> list[Message]:
         with self._translate_errors("read"):

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from chunkflow_py.core.failpoints import removed
 from chunkflow_py.errors import named
+from chunkflow_py.queue.queue_protocol import EndsWaits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,15 +137,21 @@ class LeaseKeeper:
         with self._changed:
             return list(self._held)
 
-    def receive(self, most: int, wait_s: float = 0.0) -> list[Held]:
+    def receive(
+        self, most: int, wait_s: float = 0.0, stop: threading.Event | None = None
+    ) -> list[Held]:
         """Receive messages, and renew their leases from now on; *most* limits their number.
 
-        Waits up to *wait_s* seconds for the first message, but at most a third of a lease. A lease
-        is counted from the start of this wait, because the queue does not report when the lease
-        began.
+        Waits up to *wait_s* seconds for the first message, but at most a third of a lease, and, if
+        this process polls the queue, only until *stop* is set. A lease is counted from the start of
+        this wait, because the queue does not report when the lease began.
         """
         since = self.clock()
-        messages = self.queue.receive(most, self.lease_s, min(wait_s, self.lease_s / 3))
+        wait_s = min(wait_s, self.lease_s / 3)
+        if isinstance(self.queue, EndsWaits):
+            messages = self.queue.receive_until(stop, most, self.lease_s, wait_s)
+        else:
+            messages = self.queue.receive(most, self.lease_s, wait_s)
         return [self.hold(message, since) for message in messages]
 
     def hold(self, message: Message, since: float | None = None) -> Held:

@@ -20,6 +20,7 @@ import time
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
+from threading import Event
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from chunkflow_py.errors import QueueError
@@ -159,6 +160,16 @@ class TellsLeased(Protocol):
         """Return the texts of messages that are leased now; *most* limits their number."""
 
 
+@runtime_checkable
+class EndsWaits(Protocol):
+    """A queue that this process polls: another thread can end a wait for messages early."""
+
+    def receive_until(
+        self, stop: Event | None, most: int, lease_s: float, wait_s: float = 0.0
+    ) -> list[Message]:
+        """Return free messages as `Queue.receive` does, but do not wait once *stop* is set."""
+
+
 def address_of(url: str) -> tuple[str, str]:
     """Split the URL of a queue into scheme and name, without opening the queue.
 
@@ -212,7 +223,10 @@ def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) ->
 
 
 def poll_for_messages(
-    take: Callable[[], list[Message]], wait_s: float, pauses_s: tuple[float, float]
+    take: Callable[[], list[Message]],
+    wait_s: float,
+    pauses_s: tuple[float, float],
+    stop: Event | None = None,
 ) -> list[Message]:
     """Call *take* until it returns messages or *wait_s* has passed.
 
@@ -221,13 +235,14 @@ def poll_for_messages(
         wait_s: time after which to give up, in seconds; if it is 0, *take* is called once.
         pauses_s: the first and the longest pause between two calls, in seconds; each pause is
             twice as long as the one before it.
+        stop: event that ends the wait when it is set.
     """
     deadline = time.monotonic() + wait_s
     pause_s, longest_s = pauses_s
+    stop = stop or Event()
     while True:
         messages = take()
         remaining_s = deadline - time.monotonic()
-        if messages or remaining_s <= 0:
+        if messages or remaining_s <= 0 or stop.wait(min(pause_s, remaining_s)):
             return messages
-        time.sleep(min(pause_s, remaining_s))
         pause_s = min(2 * pause_s, longest_s)

@@ -45,6 +45,7 @@ from chunkflow_py.store.local_files import absolute, make_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from threading import Event
 
 BATCH = 20_000  # messages in one transaction: a few megabytes
 LOCK_TIMEOUT_S = 60.0  # longest wait for the transactions of other processes
@@ -281,8 +282,14 @@ class SqliteQueue:
 
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
         """Return free messages, each leased for *lease_s* seconds; *most* limits their number."""
+        return self.receive_until(None, most, lease_s, wait_s)
+
+    def receive_until(
+        self, stop: Event | None, most: int, lease_s: float, wait_s: float = 0.0
+    ) -> list[Message]:
+        """Return free messages; see `EndsWaits`."""
         wait_s = wait_s if self._waits else 0.0
-        return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S)
+        return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S, stop)
 
     def _take(self, most: int, lease_s: float) -> list[Message]:
         if most < 1:

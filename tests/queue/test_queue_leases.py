@@ -1,5 +1,6 @@
 """Leases that are renewed, and what becomes of those that are not."""
 
+import threading
 import time
 from threading import Event
 
@@ -151,3 +152,17 @@ def test_a_task_whose_lease_is_lost_goes_no_further(queue, ahead):
     assert calls == ["sleep"]
     assert isinstance(task.outcome.cause, LeaseLostError)
     assert "write failed on task 0-1_0-1_" in str(task.outcome)
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "file"])
+def test_a_wait_ends_early(tmp_path, scheme):
+    """A worker that leaves need not wait for its request, if it polls the queue itself."""
+    address = tmp_path / ("tasks.sqlite" if scheme == "sqlite" else "tasks")
+    stop = Event()
+    with LeaseKeeper(open_queue(f"{scheme}://{address}", create=True), 300) as keeper:
+        threading.Timer(0.1, stop.set).start()
+        start = time.monotonic()
+        assert keeper.receive(1, 60, stop) == []
+        assert time.monotonic() - start < 30
+        keeper.queue.send(["0-1_0-1_0-1"])
+        assert len(keeper.receive(1, 60, stop)) == 1  # what is free is received nevertheless

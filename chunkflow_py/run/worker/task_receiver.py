@@ -224,7 +224,7 @@ class TaskReceiver:
             most = min(self._wanted, MOST_RECEIVED)
         if not most:
             return
-        held = self._retrying(lambda: self._keeper.receive(most, self._wait_s))
+        held = self._retrying(lambda: self._keeper.receive(most, self._wait_s, self._closed))
         if held is None:
             return
         if held:
