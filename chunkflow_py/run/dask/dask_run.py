@@ -11,8 +11,8 @@ the running tasks are lost, and a repeated call of `run_on_dask` runs the missin
 calls on one run at the same time are harmless.
 
 If a worker dies, Dask blames all tasks that the worker had. After a few such deaths, Dask gives up
-on a task (``KilledWorker``). The task is then retried while no other task runs. If a worker dies
-again, this death counts as a permanent failure of the task.
+on a task (``KilledWorker``). The task is then retried while no other task runs. If Dask gives up on
+the task again, each death of a worker since then counts as one failure of the task.
 """
 
 from __future__ import annotations
