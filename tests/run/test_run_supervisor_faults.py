@@ -264,8 +264,8 @@ if __name__ == "__main__":
 SLOW_RECEIPT = """
 def slowly(receive):
     taken = []
-    def call(most, *args):
-        messages = receive(1, *args)
+    def call(stop, most, *args):
+        messages = receive(stop, 1, *args)
         taken.extend(messages)
         if len(taken) > 1:
             Path(sys.argv[1], "under-way").touch()
@@ -280,7 +280,7 @@ def program(folder: Path, act: str, *, slow_receipt: bool = False) -> subprocess
     path = folder / "worker.py"
     text = PROGRAM
     if slow_receipt:
-        slow = "    stage.queue.receive = slowly(stage.queue.receive)\n    outcome"
+        slow = "    stage.queue.receive_until = slowly(stage.queue.receive_until)\n    outcome"
         text = "import time" + SLOW_RECEIPT + PROGRAM.replace("    outcome", slow, 1)
     path.write_text(text)
     environment = os.environ | {"PYTHONPATH": str(TESTS), "PYTHONWARNINGS": "default"}
