@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from chunkflow_py.core.geometry import Zyx
 
 _STORE = (
-    "or store affinities at source, and give --affinity-at source to agglomerate or "
-    "segment-affinity instead"
+    "or leave --affinity-at out here, and give --affinity-at source to agglomerate or "
+    "segment-affinity"
 )
 
 

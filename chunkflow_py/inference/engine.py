@@ -66,7 +66,7 @@ class Engine:
     Buffers are allocated once and reused for the next box. `close` ends the threads.
 
     Attributes:
-        device: operations of the network's device.
+        device: object with which the engine uses the network's device.
         patches_run: number of patches that the network has run on.
         patches_skipped: number of patches that were not computed, because they are empty or masked.
         patches_found: number of patches whose output another task had already computed.
@@ -87,7 +87,8 @@ class Engine:
             settings: all other settings that decide the output.
             staged: copy input to the device and output to the host in separate threads (default:
                 only on a GPU).
-            device: operations of the device (default: the `Device` of the backend's device).
+            device: object with which the engine uses the device of *backend* (default: a `Device`
+                for this device).
 
         Raises:
             OptionError: augmentation, an activation or float16 patches are requested, but the
