@@ -440,8 +440,8 @@ class Engine:
 
     def _check_values(self, output: torch.Tensor) -> None:
         # Only for the first batch.
-        # NaN and infinity are among the extremes, which one pass finds without a temporary array.
-        low, high = (float(extreme) for extreme in torch.aminmax(output))
+        # The extremes are NaN or infinite if a value is; they need no temporary array.
+        low, high = float(output.min()), float(output.max())
         if not (isfinite(low) and isfinite(high)):
             bad = int((~torch.isfinite(output)).sum())
             raise NonFiniteError(non_finite(f"{bad} values", "the first batch", self.settings))
