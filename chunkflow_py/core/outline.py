@@ -194,7 +194,9 @@ def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
 
 
 def largest_scaled(size: Zyx, scale: Scale) -> Zyx:
-    """Return the largest extent of a converted box, which depends on where the box begins.
+    """Return the largest extent, in new voxels, that a box of *size* can have when converted.
+
+    The extent depends on where the box begins.
 
     Args:
         size: extent of the box before the conversion, in old voxels, zyx.
