@@ -169,9 +169,7 @@ def release_networks() -> None:
 # --- sources of chunks --------------------------------------------------------------------------
 
 
-class _VolumeReader:
-    """Lazy parts of a volume. The dask task that needs a part reads it."""
-
+class _VolumeReader:  # a part is read in the dask task that needs the part
     def __init__(self, volume: Volume, channels: tuple[int, ...] | None, time: int | None) -> None:
         from chunkflow_py.volume.dask_array import VolumeArray
 
@@ -197,8 +195,6 @@ class _VolumePart:
 
 
 class _ArrayReader:
-    """Lazy parts of a dask array."""
-
     def __init__(
         self,
         array: Any,
@@ -229,7 +225,7 @@ _lock = Lock()
 
 
 class _Network:
-    """A pickled inferencer, which each process loads once."""
+    """An inferencer, stored as a pickle; each process unpickles and opens the inferencer once."""
 
     def __init__(self, inferencer: Inferencer) -> None:
         self._pickled = pickle.dumps(inferencer)

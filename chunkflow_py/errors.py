@@ -5,7 +5,7 @@ ChunkflowError
 ├── GeometryError (ValueError)          boxes, sizes or grids that do not fit together
 │   └── AlignmentError                  a write that covers only a part of a write unit
 ├── ChunkError (ValueError)             arrays whose shape, dtype or kind disagree
-├── MissingChunkError (KeyError)        a name that no earlier operator has made
+├── MissingChunkError (KeyError)        a chunk that no earlier operator has made
 ├── VolumeError (OSError)               a volume or file that cannot be read or written
 │   ├── VolumeNotFoundError (FileNotFoundError)
 │   ├── VolumeRefusedError (PermissionError)    credentials are missing or insufficient
@@ -19,7 +19,7 @@ ChunkflowError
 │   └── QueueUnreachableError (TransientError)  the network or the queue is down, or overloaded
 ├── TransientError (OSError)            a temporary failure; all retries are spent
 ├── MissingExtraError (ImportError)     an optional dependency that is not installed
-└── OperatorError (RuntimeError)        an exception of an operator, with operator and task
+└── OperatorError (RuntimeError)        an exception in an operator; names operator and task
 
 Each message states the two values that disagree, with their names, axes and units. It then says
 what to change, and gives the nearest value that works.
@@ -79,7 +79,7 @@ class ChunkError(ChunkflowError, ValueError):
 
 
 class MissingChunkError(ChunkflowError, KeyError):
-    """A task has no chunk with this name, and no other result with this name."""
+    """A task has no chunk or other result with the required name and type."""
 
 
 class VolumeError(ChunkflowError, OSError):
@@ -127,7 +127,7 @@ class QueueUnreachableError(QueueError, TransientError):
 
 
 class LeaseLostError(QueueError):
-    """The lease of a task has ended: another worker may execute the task, so work here stops."""
+    """The lease of a task is lost, so this worker stops the task; another worker may execute it."""
 
 
 class MissingExtraError(ChunkflowError, ImportError):
@@ -159,7 +159,7 @@ class OperatorError(ChunkflowError, RuntimeError):
 
     @classmethod
     def reported(cls, operator: str, task: str | None, message: str) -> OperatorError:
-        """Recreate the error of an operator in another process from the error's message."""
+        """Return the error of an operator that failed in another process, given its message."""
         error = cls(operator, task, RuntimeError(message))
         error.args = (message,)
         return error
@@ -185,9 +185,9 @@ def named(error: BaseException) -> str:
 
 
 def as_error(error: BaseException, where: str) -> Exception:
-    """Return *error*, but a `ChunkflowError` instead of an exception that would end the process.
+    """Return *error* itself if ``except Exception`` catches it, otherwise a `ChunkflowError`.
 
-    For example, a `SystemExit` is replaced.
+    For example, a `SystemExit` is replaced, because it would end the process.
 
     Args:
         error: any exception.

@@ -362,7 +362,7 @@ class _Ending:
     exit. A forward pass or a slow download in such a thread must not delay the exit.
 
     Args:
-        log_json: whether to write the last message as a JSON line.
+        log_json: whether the message ``Interrupted.`` is written as a JSON line.
 
     Attributes:
         code: exit code of the process if it is interrupted: 130, or 143 after SIGTERM.

@@ -393,7 +393,7 @@ class WorkerProgress(Progress):
         return left / pace if left and pace else None
 
     def outside_network(self) -> float | None:
-        """Return the mean share of the time in which a process ran no neural network, if known."""
+        """Return the share of the total time of all processes in which no network ran, if known."""
         processes = self.snapshot.processes if self.snapshot else ()
         known = [each for each in processes if each.network_seconds is not None and each.seconds]
         if not known:
@@ -417,7 +417,7 @@ class WorkerProgress(Progress):
 
 
 def task_voxels(task: Task) -> int | None:
-    """Return the number of voxels in a task's box, or in its largest chunk if it has no box."""
+    """Return the number of voxels of a task's box; without a box, of the task's largest chunk."""
     if task.bbox is not None:
         return task.bbox.size.product()
     boxes = [getattr(item, "bbox", None) for item in task.items.values()]

@@ -177,8 +177,8 @@ class PipelineReport(ProgressReport, Listener):
     def table(self) -> str:
         """Return a table of the seconds that each operator ran, summed over all tasks.
 
-        The sum over all operators may exceed the elapsed time, because stages overlap. Even a
-        single operator may exceed the elapsed time, if it works on several tasks simultaneously.
+        The sum over all operators may exceed the elapsed time, because stages overlap. Even the
+        seconds of one operator may exceed it, if the operator runs on several tasks simultaneously.
         """
         progress = self.progress
         rows = dict(progress.seconds)

@@ -158,7 +158,7 @@ def run_here(
         run: run directory.
         steps: pipelines of the steps.
         working: settings of the worker.
-        options: values of the options of the command line, which the progress report reads.
+        options: values of the command-line options, for the progress report.
         clear_output: whether to delete what other runs stored inside the boxes of the tasks.
 
     Returns:

@@ -10,8 +10,8 @@ compute  inference  31 of 68
 A line that this or another process prints appears at the cursor, and the view is drawn again below
 that line. To erase the view, everything below the cursor is erased, including lines that a resized
 terminal has wrapped. If the process dies without erasing the view, the shell's prompt appears above
-the view. The view is drawn with a single write. Newer terminals show this write
-atomically (mode 2026), so the view does not flicker.
+the view. The view is drawn with a single write. Newer terminals show this write atomically (mode
+2026), so the view does not flicker.
 
 The control sequences are those of ECMA-48. ``?7`` (wrap lines) and ``?2026`` (atomic updates) are
 private modes; terminals without these modes ignore the sequences.

@@ -38,8 +38,8 @@ class WorkerReport(ProgressReport, WorkerListener):
     """Report the progress of a worker, and serve its metrics.
 
     Args:
-        run_directory: run directory whose tasks the worker executes; ``None`` for a worker of a
-            pool that has not started its first run.
+        run_directory: run directory whose tasks the worker executes; ``None`` if the worker
+            belongs to a pool and has not started its first run.
         options: values of the global options ``verbose`` and ``progress``, and of the subcommand's
             options ``worker_name``, ``metrics_port`` and ``metrics_address``.
 

@@ -1,11 +1,12 @@
 """Score a hierarchy against ground truth.
 
-WORK is the folder of intermediate results of segment-affinity, and TRUTH a volume of labels. The
-fragments are compared with TRUTH only once, so each further threshold takes almost no time. For
-each threshold, the table shows the variation of information in bits (split, merge and their sum; 0
-is perfect) and the adapted Rand error. Small segments are not united, so the options --min-size and
---min-affinity of segment-affinity have no effect on these scores. --figure draws the scores against
-the threshold.
+WORK is the folder of intermediate results of segment-affinity, and TRUTH a volume of labels. WORK
+contains fragments (small pieces of objects) and the hierarchy (the merges that join fragments to
+segments). The fragments are compared with TRUTH only once, so each further threshold takes almost
+no time. For each threshold, the table shows the variation of information in bits (split, merge and
+their sum; 0 is perfect) and the adapted Rand error. Small segments are not united, so the options
+--min-size and --min-affinity of segment-affinity have no effect on these scores. --figure draws the
+scores against the threshold.
 
 Example: chunkflow evaluate-hierarchy segments.zarr.segment truth.zarr --bbox 160-180_0-250_0-250
 """

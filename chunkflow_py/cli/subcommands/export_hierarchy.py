@@ -1,9 +1,10 @@
 """Export a hierarchy to tables for other programs.
 
 WORK is the folder of intermediate results of segment-affinity, and FOLDER a new folder or prefix.
-The tables contain the fragments with their sizes and their segments at --threshold, the affinities
-between fragments that touch, and all merges in order. With the merges, another program can cut the
-hierarchy at any threshold. The tables are npz files, and export.json lists the files.
+There are three kinds of tables. Fragments: the size of each fragment, and its segment at
+--threshold. Edges: the affinity of each pair of fragments that touch. Merges: all merges, from the
+highest affinity to the lowest, so that another program can cut the hierarchy at any threshold. The
+tables are npz files, and export.json lists the files.
 
 The segments are the same as those that segment-affinity makes with the same --threshold, --min-size
 and --min-affinity. To create a volume of the fragments, use segment-affinity --supervoxels.

@@ -1,8 +1,9 @@
 """Copy a label volume without small, large or cut objects.
 
-Objects are chosen by their size in the whole volume SRC, so stitch the labels of tasks first. The
-voxels of removed objects become 0 in DST; the other ids are kept. In a time series, objects are
-chosen separately at each time point. The result does not depend on the division into tasks.
+An object is cut if it touches the border of SRC. Objects are chosen by their size in the whole
+volume SRC, so stitch the labels of tasks first. The voxels of removed objects become 0 in DST; the
+other ids are kept. In a time series, objects are chosen separately at each time point. The result
+does not depend on the division into tasks.
 
 Intermediate results, such as the table of removed objects, are stored in --work-path. To continue
 an interrupted filter-labels, run the same command again. With --parts, nothing is measured: the

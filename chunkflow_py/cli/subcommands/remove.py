@@ -1,11 +1,11 @@
 """Remove a run, but not its outputs.
 
-The command removes the patches that tasks have exchanged, the ledger, the hierarchy of a
-segmentation (graph, links and merges), the queue, and all other files of the run directory. Before
-anything is removed, the command lists what exists and asks for confirmation. Afterwards, the
-outputs cannot be verified or repaired. With --expire, the command removes only the exchanged
-patches and the hierarchy; verify then reports the objects of the hierarchy as missing. A removal
-that was interrupted can be started again.
+The command removes the queue, the ledger, the hierarchy of a segmentation (graph, links and
+merges), the exchange (patches that tasks passed to each other), and all other files of the run
+directory. Before anything is removed, the command lists what exists and asks for confirmation.
+Without the ledger, the outputs cannot be verified or repaired. With --expire, the command removes
+only the exchange and the hierarchy; verify then reports the objects of the hierarchy as missing. To
+complete an interrupted removal, run the same command again.
 
 Example: chunkflow remove s3://bucket/affinity.run
 """

@@ -2,10 +2,10 @@
 
 The ids of LABELS must be unique in the volume: use --global-ids when connected-components or
 agglomerate makes LABELS. Labels that touch across a task boundary are linked. With --overlap-path,
-in which tasks have labelled voxels beyond their boxes (see save-overlap), segments of two tasks are
-linked instead if they share voxels. In OUTPUT, linked ids are replaced by the smallest id of their
-object. For connected components, OUTPUT is the same as if the whole volume had been labelled in one
-piece, whatever the size of the tasks.
+labels of neighbouring tasks are linked instead if they share enough voxels of the overlaps that
+save-overlap has stored. In OUTPUT, linked ids are replaced by the smallest id of their object. For
+connected components, OUTPUT is the same as if the whole volume had been labelled in one piece,
+whatever the size of the tasks.
 
 The boxes of the tasks and the connectivity are recorded with LABELS. --chunk-size and
 --connectivity are needed only for labels that older versions or other programs have made.
