@@ -3,7 +3,7 @@
 ```
 step one    |----|xxxx|----|----|      a task is repeated
 step two    |----|rrrr|rrrr|----|      tasks that have read output of the repeated task
-step three  |----|rrrr|rrrr|rrrr|      tasks that have read output of these tasks of step two
+step three  |----|rrrr|rrrr|rrrr|      tasks that have read output of the r tasks of step two
 ```
 
 If it is not known exactly which boxes the tasks of a step read, all tasks of the step count as
@@ -118,7 +118,7 @@ def _is_read(output: StepOutput, place: ArrayAddress, read: ArrayAddress) -> boo
 def _readers(
     run: RunDirectory, step: RunStep, make_pipeline: MakeSourcedPipeline, places: list[ArrayAddress]
 ) -> list[tuple[VolumeLoader, TaskBoxes, ArrayAddress]] | None:
-    """Return the loaders that read at the addresses *places*, each with its boxes and its address.
+    """Return each loader that reads at one of *places*, with the tasks' boxes and the address.
 
     Return ``None`` if an operator that is not a loader may read at one of the addresses, because
     the boxes that such an operator reads are unknown. Any plugin counts as such an operator,

@@ -8,10 +8,11 @@ A patch at a task boundary lies partly in the box of task <producer> and partly 
 <consumer>. Task <producer> runs the network on the patch, and stores the part of the output that
 lies in the box of <consumer>. Task <consumer> then need not compute the patch; see
 `chunkflow_py.inference.patch_exchange`. One object contains all parts that <producer> stored for
-<consumer>. The <label> is the first part of a hash of network, weights and compute profile. The
-exchange is the folder ``exchange`` in
-the run directory, or a folder at another URL, for example on a disk that all workers share. The
-file ``exchange.json`` in the run directory contains the `ExchangeSettings`.
+<consumer>. The <label> is the first part of a hash of network, weights and compute profile.
+
+The exchange is the folder ``exchange`` in the run directory, or a folder at another URL, for
+example on a disk that all workers share. The file ``exchange.json`` in the run directory contains
+the `ExchangeSettings`.
 
 The exchange only saves time. Workers compute all parts that are missing. If the store fails, the
 exchange ends, but no task fails. When a task is recorded, the objects for this task are removed.
@@ -384,7 +385,7 @@ class ExchangeAmount:
 
 
 def amount_in(store: Store) -> ExchangeAmount:
-    """Return the number and total size of the objects of a step; stop counting at a million.
+    """Return the number and total size of the objects of a step, counting at most a million.
 
     Raises:
         VolumeError: the store cannot be reached.

@@ -126,10 +126,10 @@ class ObjectTable:
         return CountStore(f"{self.place}/parts", KIND)
 
     def begin(self) -> None:
-        """Store a description of what is measured, or compare it with one stored earlier.
+        """Store a description of what is measured, or compare it with the stored description.
 
         Raises:
-            OptionError: the folder contains measures of other volumes or tasks. Or bounds, time
+            OptionError: the folder contains measures of other volumes or tasks; or the bounds, time
                 points or voxel size of the image differ from those of the labels.
         """
         image = self.image_volume

@@ -62,9 +62,9 @@ class Repair:
 def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
     """Restore metadata, and resend the tasks whose output is missing or damaged.
 
-    Tasks of later steps that have read missing or damaged output are repeated after these tasks.
-    The queue is created if it does not exist. Objects that a repeated task would not overwrite are
-    removed; see `_unexpected` and `_counted_as_done`.
+    If tasks of later steps have read missing or damaged output, workers repeat these tasks when the
+    earlier steps are complete again. The queue is created if it does not exist. Objects that a
+    repeated task would not overwrite are removed; see `_unexpected` and `_counted_as_done`.
 
     Args:
         run: run directory.

@@ -376,8 +376,8 @@ class RunDirectory:
     def exchange(self) -> ExchangeSettings | None:
         """Whether and where tasks exchange patches; ``None`` if no settings were stored.
 
-        If the file cannot be read, a warning is logged, and tasks exchange no patches. This case is
-        no error, because the exchange only saves time.
+        If the file cannot be read, a warning is logged, and tasks exchange no patches. No error is
+        raised, because the exchange only saves time.
         """
         try:
             content = self.store.get(_EXCHANGE, _LONGEST_EXCHANGE)

@@ -7,9 +7,9 @@ store a mark -> remove hierarchy, exchange, queue
              -> remove the run directory, except spec and mark -> remove spec and mark
 ```
 
-The mark is a file in the run directory, which shows that a removal has begun. If a removal is
-interrupted, the next removal completes the work. The spec is removed last, because the spec lists
-what to remove.
+The mark, a file in the run directory, shows that a removal has begun. If a removal is interrupted,
+the next removal completes the work. The spec is removed last, because the spec lists what to
+remove.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Removal:
         )
 
     def _users(self) -> Iterator[str]:
-        """Yield the runs in the same folder that use records of this run."""
+        """Yield the runs that reuse steps of this run; only the folder of this run is searched."""
         parent = self.run.url.rstrip("/").rpartition("/")[0]
         try:
             runs = RunPrefix(parent).runs()

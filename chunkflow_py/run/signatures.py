@@ -1,4 +1,4 @@
-"""Signatures of specs: a pool of workers runs code only of runs that a known key has signed.
+"""Signatures of specs: a pool runs the code of a run only if a trusted key has signed the spec.
 
 ```
 <run>/spec.sig    Ed25519 signature of the SHA-256 of the spec, base64

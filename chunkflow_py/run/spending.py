@@ -93,8 +93,8 @@ def budget_of(store: Store) -> float | None:
     """Return the budget of a run; ``None`` if the run has none.
 
     Raises:
-        OptionError: the stored budget cannot be read. Without an error, workers would exceed an
-            unreadable budget.
+        OptionError: the stored budget cannot be read. If workers ignored such a budget, they would
+            spend too much.
     """
     content = store.get(_BUDGET, _LONGEST_BUDGET)
     if content is None:

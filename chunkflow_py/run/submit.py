@@ -378,7 +378,7 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Return *spec* with those first steps marked as reused that the run *old* has completed."""
+    """Return *spec*, with its first steps marked as reused as far as *old* has completed them."""
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):

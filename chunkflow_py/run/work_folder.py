@@ -1,4 +1,4 @@
-"""Folders of intermediate results, which an interrupted command uses when it is started again."""
+"""Folders of intermediate results, so that an interrupted command can be continued."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def begin_in(
     overwrite: bool,
     access: Access,
 ) -> None:
-    """Store the parameters of a command in its folder, or compare them with the stored ones.
+    """Store the parameters of a command in its folder, or compare them with stored parameters.
 
     Args:
         place: URL of the folder or prefix.

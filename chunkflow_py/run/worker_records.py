@@ -1,4 +1,4 @@
-"""Records of workers: which version, image and machine each worker has, and why it stopped.
+"""Records of workers: version, container image and machine, and why each worker stopped.
 
 ```
 <run>/workers/<id>/started.json          stored before the first task of the worker
@@ -63,7 +63,7 @@ class WorkerStart:
 
     Attributes:
         id: unique id of the worker, 12 hexadecimal digits.
-        worker: name of the worker, which another worker may have, too.
+        worker: name of the worker; several workers may have the same name.
         when: time of the start, in seconds since 1970 by the worker's clock.
         version: version of chunkflow_py.
         python: version of Python.
@@ -166,7 +166,7 @@ class WorkerRegistration:
         return f"{self.start.id}-{next(self._attempts)}"
 
     def begin(self) -> None:
-        """Store the beginning of the worker; return when it is stored."""
+        """Store the record of the start; return when the record is stored."""
         self._put_start()
 
     def learned(self, **facts: str) -> None:
@@ -336,6 +336,6 @@ class WorkerRecords:
 
 
 def worker_id(attempt: str) -> str:
-    """Return the id of the worker that made an attempt; empty if the attempt does not name it."""
+    """Return the id of the worker that made *attempt*; empty if the name contains no id."""
     match = _ID.match(attempt)
     return "" if match is None else match[1]

@@ -297,8 +297,8 @@ class _RunningTask:
     """A task in a pipeline.
 
     Attributes:
-        ended: future of two values: the outcome of the task, and whether this task was alone in the
-            pipeline when it ended.
+        ended: future of two values: the outcome of the task, and whether no other task was in the
+            pipeline when this task ended.
         begun: time at which the first operator began, in seconds of the monotonic clock; ``None``
             until then.
         operator: label of the operator that works on the task; empty between two operators.
@@ -362,7 +362,7 @@ class _SharedPipeline(Listener):
         self.registration.begin()
 
     def perform(self, number: int) -> tuple[TaskEnded, bool]:
-        """Run a task; return its outcome, and whether it was alone in the pipeline when it ended.
+        """Run a task; return its outcome, and whether no other task was in the pipeline at its end.
 
         Raises:
             NotEndedError: the pipeline or the process cannot continue.

@@ -42,8 +42,8 @@ The possible races, and why no record is lost or counted twice:
   journal entry first and the segment second. The segment takes precedence. A compaction deletes a
   journal entry only after it has updated the segment. So if the segment does not have the task, the
   journal entry is the task's record, and a task without a journal entry had no record.
-* *A compaction is suspended and continues much later*, after the task was reopened and has ended
-  again: keys contain the *generation* of the task, the number of times that it was reopened. So a
+* *A compaction is suspended and continues much later*, after a task was reopened and has ended
+  again: keys contain the *generation* (the number of times that the task was reopened). So a
   compaction deletes only entries of its own generation. A record that was put for an earlier
   generation is put again.
 * *An attempt is withdrawn while a compaction runs*: a compaction does not move the beginning of an

@@ -34,8 +34,8 @@ class BatchThread(ABC):
 
     Args:
         name: name of the thread.
-        on_error: function that is called in the thread with an unexpected error, after which the
-            thread continues.
+        on_error: function that is called in the thread with an unexpected error. The thread then
+            continues.
     """
 
     def __init__(self, name: str, on_error: Callable[[BaseException], None]) -> None:

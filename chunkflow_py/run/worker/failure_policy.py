@@ -86,7 +86,7 @@ class Fault:
 
     @property
     def is_final(self) -> bool:
-        """Whether a later retry of the same request would also fail."""
+        """Whether a retry of the failed request would fail again."""
         return self.kind == "permanent" or self.shortage == "access"
 
 
@@ -222,8 +222,8 @@ class Decision(NamedTuple):
 class FailurePolicy:
     """Decides the consequences of the failures of one worker.
 
-    Until a task has succeeded on this worker, no task is blamed for a lack of memory. Otherwise, a
-    worker with too little memory would use up the attempts of all tasks.
+    No task is blamed for a lack of memory before a task has succeeded on this worker, because a
+    worker with too little memory would otherwise use up the attempts of all tasks.
 
     Args:
         disk_wait_s: length of the first pause after the disk was full, in seconds.

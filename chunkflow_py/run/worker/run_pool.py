@@ -138,7 +138,7 @@ class RunPool:
 
     @property
     def wait_s(self) -> float:
-        """Seconds between two looks: longer if there are many runs."""
+        """Seconds between two calls of `look`; longer if there are many runs."""
         return max(self.interval_s, _REQUEST_S * len(self._runs))
 
     def better_than(self, name: str) -> str | None:
@@ -254,7 +254,7 @@ def work_on_pool(
         listener: callbacks that report progress.
 
     Raises:
-        OptionError: there is no run, and the worker does not wait for one.
+        OptionError: there is no run, and the worker does not wait for new runs.
     """
     began, ended, folder = time.monotonic(), 0, Path.cwd()
     last_task_at = began
