@@ -45,7 +45,6 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605  (one list, read twice)
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used."""
     if name not in _HOMES:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
@@ -53,5 +52,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List the public names."""
     return list(__all__)

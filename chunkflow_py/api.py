@@ -65,7 +65,6 @@ class Pipeline(base.Pipeline):
         in_place: bool = False,
         listener: Listener | None = None,
     ) -> None:
-        """Separate the source from the operators."""
         from chunkflow_py.cli.command_parts import check_source_first, operators_of
 
         parts = ([] if source is None else [source]) + list(operators)

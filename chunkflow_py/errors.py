@@ -144,7 +144,6 @@ class OperatorError(ChunkflowError, RuntimeError):
     """
 
     def __init__(self, operator: str, task: str | None, cause: BaseException) -> None:
-        """Build the message from operator, task and cause."""
         self.operator, self.task, self.cause = operator, task, cause
         where = f" on task {task}" if task else ""
         # errors of this package are sentences; others are clearer with their type

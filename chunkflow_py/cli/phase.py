@@ -72,7 +72,6 @@ def run_phase(
 def _failures(
     pipeline: Pipeline, make: Callable[..., Pipeline], processes: int, report: PipelineReport
 ) -> Iterator[Task]:
-    """Run a pipeline, and yield the failed tasks."""
     if processes == 1 or pipeline.dry_run:
         from chunkflow_py.run.whole_volume import run_all
 

@@ -59,7 +59,6 @@ class Pace:
     """
 
     def __init__(self, amount: float = 0.0) -> None:
-        """Record *amount* as the first sample of the quantity."""
         self._steps = deque([(time.monotonic(), amount)])
 
     def reached(self, amount: float) -> None:
@@ -132,7 +131,6 @@ class Progress(ABC):
     """
 
     def __init__(self, total: int | None) -> None:
-        """Set all counts to 0."""
         self.total = total
         self.done = self.skipped = self.failed = 0
         self.voxels = self.written_bytes = 0
@@ -205,7 +203,6 @@ class PipelineProgress(Progress):
     """
 
     def __init__(self, operators: Sequence[Operator] = (), total: int | None = None) -> None:
-        """Set all counts to 0."""
         super().__init__(total)
         self.operators = operators
         self.seconds = {operator.name: 0.0 for operator in operators}
@@ -329,7 +326,6 @@ class WorkerProgress(Progress):
     total: int
 
     def __init__(self, step: str = "", total: int = 0) -> None:
-        """Set all counts to 0."""
         super().__init__(total)
         self.step = step
         self.failures = 0

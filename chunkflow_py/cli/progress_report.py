@@ -49,7 +49,6 @@ class ProgressReport(ABC):
     """
 
     def __init__(self, *, show_progress: bool, show_table: bool) -> None:
-        """Store the settings, without showing anything yet."""
         self.show_progress, self.show_table = show_progress, show_table
         self._shown = ExitStack()
 
@@ -103,7 +102,6 @@ class PipelineReport(ProgressReport, Listener):
     """
 
     def __init__(self, *, show_progress: bool | None, show_table: bool) -> None:
-        """Set all counts to 0."""
         super().__init__(show_progress=show_progress is not False, show_table=show_table)
         self.progress = PipelineProgress()
 

@@ -136,8 +136,6 @@ class _Pool:
         self._processes: list[WorkerProcess] = []
 
     def start(self, start: ProcessStart, number: int) -> None:
-        """Start a number of processes."""
-
         def post(process: WorkerProcess, messages: Sequence[Any] | None) -> None:
             self._messages.put((process, messages))
 
@@ -185,7 +183,6 @@ class _Pool:
                 process.give([job])
 
     def _check_ended(self, process: WorkerProcess) -> None:
-        """Raise an error if a process has ended before its last task."""
         process.reap()
         cause, output, _ = process.how_ended()
         tasks = ", ".join(process.jobs[slot].box for slot in process.begun())
@@ -202,7 +199,6 @@ class _Pool:
             raise ChunkflowError(msg)
 
     def kill(self) -> None:
-        """Kill all processes that still run."""
         for process in self._processes:
             process.kill()
         for process in self._processes:

@@ -104,7 +104,6 @@ def _key(step: str) -> str:
 
 
 def _exchanges_patches(step: StepPipeline, exchange: str) -> bool:
-    """Return whether tasks of a step share patches that they can exchange."""
     if exchange == "off" or step.device_class == "any":
         return False
     return any(map(_shares_patches, step.operators))

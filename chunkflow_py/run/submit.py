@@ -403,7 +403,6 @@ def send_step(run: RunDirectory, queue: Queue, step: str) -> int:
 
 
 def _task_counts(queue: Queue) -> tuple[int, int]:
-    """Return the numbers of waiting and of leased tasks in a queue."""
     counts = queue.counts(dead=False)
     return counts.waiting, counts.leased
 

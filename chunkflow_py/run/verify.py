@@ -154,8 +154,6 @@ def verify(
 
 
 class _Checks:
-    """Checks records without reading the objects, and marks the tasks that have a record."""
-
     def __init__(
         self,
         ledger: Ledger,
@@ -290,8 +288,6 @@ def _mixed_problems(
 
 
 class _Objects:
-    """Reads objects in threads, and caches their sizes and checksums."""
-
     def __init__(self, open_store: Callable[[str], Store], parallel: int) -> None:
         self._open, self._stores = open_store, dict[str, "Store"]()
         self._lock = threading.Lock()

@@ -140,7 +140,6 @@ class Conversion:
         return like_levels(spec, self.source, self.mip, self.reading)
 
     def _max_mip(self, source: Volume, size_nm: tuple[float, float, float]) -> int:
-        """Return the number of the coarsest level of the target."""
         if self.max_mip is not None:
             return self.max_mip
         if Location.parse(self.target).format == "h5":  # has no levels
@@ -421,7 +420,6 @@ class VolumeTasks(SourceBase):
         return len(self.boxes) * (self.times or 1)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield the tasks."""
         points = (None,) if self.times is None else range(self.times)
         return (Task(Region(box, time)) for time in points for box in self.boxes)
 

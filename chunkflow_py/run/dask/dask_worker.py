@@ -444,14 +444,12 @@ class _SharedPipeline(Listener):
         self._ready.set_result(None)
 
     def operator_started(self, label: str, task: Task) -> None:
-        """Record the operator that works on a task, and the thread in which the operator works."""
         running = self._running(task)
         if running is not None:
             running.operator, running.thread = label, threading.get_ident()
             running.begun = running.begun or monotonic()
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:  # noqa: ARG002
-        """Record that a task is between two operators."""
         running = self._running(task)
         if running is not None:
             running.operator, running.thread = "", 0

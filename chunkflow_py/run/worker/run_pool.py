@@ -300,7 +300,6 @@ def _work_on(
     make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener,
 ) -> RunOutcome | None:
-    """Work on one run; return ``None`` if the run was refused or has failed."""
     try:
         run = pool.run(name)
         listener.run_started(run)

@@ -528,7 +528,6 @@ class Supervisor:
             self._stop(reason, grace_s=math.inf)
 
     def _leave(self) -> None:
-        """Release all remaining tasks, and end the worker processes."""
         self._receiver.close()
         start = time.monotonic()
         self._tasks.release_all()

@@ -259,7 +259,6 @@ class TaskReceiver:
             pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
 
     def _jobs(self, held: Sequence[Held]) -> list[Job]:
-        """Return jobs for messages that need work; acknowledge, release or bury other messages."""
         jobs: dict[int, Job] = {}
         for lease in held:
             task = self._task(lease)

@@ -399,7 +399,6 @@ def _work_on(
     registration: WorkerRegistration,
     stop_reason: Callable[[], str | None],
 ) -> WorkerOutcome:
-    """Send the tasks of a step if necessary, and run the tasks with a supervisor."""
     _open_stage(home, queue, name)
     stage, settings = home.spec.step(name), working.settings
     source = pipeline_source(home, stage, allow_code=working.allow_code, ahead=settings.ahead)

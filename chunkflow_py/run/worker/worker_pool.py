@@ -180,7 +180,6 @@ class _Seat:
 
     @property
     def working(self) -> WorkerProcess | None:
-        """The current process if it accepts tasks, else ``None``."""
         process = self.process
         return process if process and process.window and not process.is_ending else None
 

@@ -406,8 +406,6 @@ class TaskFeed(SourceBase):
 
 
 class _BoardListener(Listener):
-    """Writes the progress of the pipeline to the board."""
-
     def __init__(
         self, board: ProgressBoard, pipeline: Pipeline, send: Callable[[object], None]
     ) -> None:
