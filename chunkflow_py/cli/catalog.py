@@ -156,8 +156,8 @@ def _describe(name: str, path: str | Path) -> Entry:
     command = decorated[-1] if decorated else None  # new-operator also contains a template of one
     if command is None or (kind := command[2] or _DECORATORS.get(command[1])) is None:
         msg = (
-            f"{path} has no function command that is decorated with @transform, @operator, @source "
-            "or @subcommand"
+            f"{path} has no function called 'command' that is decorated with @transform, "
+            "@operator, @source or @subcommand"
         )
         raise ValueError(msg)
     return Entry(name, section[1] if section else kind, summary[1] if summary else "")

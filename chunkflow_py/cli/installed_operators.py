@@ -85,8 +85,8 @@ def load(name: str) -> click.Command:
     if not isinstance(command, OperatorCommand):
         msg = (
             f"{name} of the installed module {module} is not an operator; the entry point must "
-            "name a module with a function command that is decorated with @transform, @operator "
-            "or @source"
+            "name a module with a function called 'command' that is decorated with @transform, "
+            "@operator or @source"
         )
         raise OptionError(msg)
     return command

@@ -142,7 +142,7 @@ def test_a_file_without_a_command_is_named(
     monkeypatch.setattr(catalog, "OPS", tmp_path)
     catalog.names.cache_clear()
     assert catalog.names() == ("half-done",)
-    with pytest.raises(ValueError, match=r"half_done\.py has no function command"):
+    with pytest.raises(ValueError, match=r"half_done\.py has no function called 'command'"):
         catalog.describe("half-done")
 
 
