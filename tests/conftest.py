@@ -1,5 +1,6 @@
 """Settings for all tests."""
 
+import gc
 import logging
 import os
 import signal
@@ -99,6 +100,12 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.long)
     yield
     items.sort(key=lambda item: -duration_s(item))
+
+
+def pytest_collection_finish():
+    """Exempt the imported modules from garbage collections, which tests cause in large numbers."""
+    gc.collect()
+    gc.freeze()
 
 
 def duration_s(item):

@@ -19,8 +19,8 @@ def test_any_history_gives_the_bytes_of_one_task(seed):
 
 def test_the_sample_uses_parts():
     """The histories do exchange patches, or they would prove nothing."""
-    histories = [check_history(seed) for seed in range(4)]
-    assert sum(history.found for history in histories) > 20
+    histories = [check_history(seed) for seed in range(2)]
+    assert sum(history.found for history in histories) > 10
 
 
 @pytest.mark.long

@@ -69,7 +69,7 @@ def test_equivariant_to_shifts_by_the_divisor(settings, axis):
     """An image moved by the divisor moves the output along; moved by less it does not."""
     made = network(1, 3, (3, 4), **settings)
     # Reach, in voxels: embeddings 2 + 2, modules 3 + 3, below 3 of 2, pooling 1, enlarging 2.
-    size, margin = (52, 56, 56), 22
+    size, margin = (48, 48, 48), 22
     image = torch.rand(1, 1, *(s + 4 for s in size), generator=torch.Generator().manual_seed(1))
 
     def output(shift):

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from contracts.core_contract import SHAPE, CoreContract, batch, make, run
+from rigs.shared import shared_folder
 from torch import nn
 
 from chunkflow_py.errors import MissingExtraError, ModelError, OptionError
@@ -35,6 +36,12 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CHUNKFLOW_CACHE_DIR", str(tmp_path / "cache"))
 
 
+@pytest.fixture
+def shared_conversions(_cache, tmp_path_factory, monkeypatch):
+    """Let all tests of a backend use one conversion, from the cache."""
+    monkeypatch.setenv("CHUNKFLOW_CACHE_DIR", str(shared_folder(tmp_path_factory) / "conversions"))
+
+
 class TestOnnxCore(CoreContract):
     """Conversion and results."""
 
@@ -45,7 +52,7 @@ class TestOnnx(BackendContract):
     """--backend onnxruntime."""
 
     @pytest.fixture
-    def backend(self, tmp_path):
+    def backend(self, tmp_path, shared_conversions):
         (tmp_path / "model.py").write_text(NETWORK)
         model = str(tmp_path / "model.py")
         return create_backend("pytorch", model=model, backend="onnxruntime", **self.settings)

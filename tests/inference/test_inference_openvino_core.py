@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from contracts.core_contract import SHAPE, CoreContract, Looks, batch, make, ready, run, sha256
+from rigs.shared import shared_folder
 from torch import nn
 
 from chunkflow_py.errors import MissingExtraError, ModelError, OptionError
@@ -38,6 +39,12 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CHUNKFLOW_CACHE_DIR", str(tmp_path / "cache"))
 
 
+@pytest.fixture
+def shared_conversions(_cache, tmp_path_factory, monkeypatch):
+    """Let all tests of a backend use one conversion, from the cache."""
+    monkeypatch.setenv("CHUNKFLOW_CACHE_DIR", str(shared_folder(tmp_path_factory) / "conversions"))
+
+
 @pytest.mark.long
 class TestOpenVinoCore(CoreContract):
     """Conversion and results."""
@@ -49,7 +56,7 @@ class TestOpenVino(BackendContract):
     """--backend openvino."""
 
     @pytest.fixture
-    def backend(self, tmp_path):
+    def backend(self, tmp_path, shared_conversions):
         (tmp_path / "model.py").write_text(NETWORK)
         model = str(tmp_path / "model.py")
         return create_backend("pytorch", model=model, backend="openvino", **self.settings)
@@ -60,7 +67,7 @@ class TestOpenVinoBfloat16(BackendContract):
     """--backend openvino --dtype bfloat16."""
 
     @pytest.fixture
-    def backend(self, tmp_path):
+    def backend(self, tmp_path, shared_conversions):
         (tmp_path / "model.py").write_text(NETWORK)
         return create_backend(
             "pytorch",

@@ -86,18 +86,18 @@ def test_like_the_chunk(url):
 def test_shards_that_equal_tasks(url):
     """Shards are the largest that a task can write in the memory, and tasks of that size work."""
     text = run(
-        "create-volume -z 128 256 256 -d uint8 -b 16 32 32 -s 9 9 9",
+        "create-volume -z 64 128 256 -d uint8 -b 16 32 32 -s 9 9 9",
         "--sharded --task-memory 1MiB -v",
         url,
     )
     # 3 bytes a voxel: 2^18 voxels, 16 blocks
     assert text == f"generate-tasks --volume-path {url} --chunk-size 32 64 128\n"
     assert open_volume(url).write_unit == (32, 64, 128)
-    run(text, "create-chunk --size 128 256 256 crop-margin --crop-bbox save-volume -v", url)
+    run(text, "create-chunk --size 64 128 256 crop-margin --crop-bbox save-volume -v", url)
     assert open_volume(url).read(open_volume(url).bounds).array.any()
     line = text.replace("32 64 128", "32 64 64")
     assert "cut the write units of size (32, 64, 128)" in run(
-        line, "create-chunk --size 128 256 256 crop-margin --crop-bbox save-volume -v", url, code=1
+        line, "create-chunk --size 64 128 256 crop-margin --crop-bbox save-volume -v", url, code=1
     )
 
 

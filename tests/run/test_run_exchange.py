@@ -119,8 +119,8 @@ def test_whatever_happens_to_the_exchange(seed):
     """Objects are deleted, cut, changed, swapped and added while the run is interrupted."""
     rng = random.Random(seed)
     submit("on")
-    for _ in range(3):
-        say("work r --processes 1 --threads 1 --max-tasks 2", code=75)
+    for _ in range(2):
+        say("work r --processes 1 --threads 1 --max-tasks 3", code=75)
         for path in objects():
             content = path.read_bytes()
             match rng.randrange(6):
@@ -138,7 +138,7 @@ def test_whatever_happens_to_the_exchange(seed):
                     path.with_name("another").write_bytes(os.urandom(100))
                 case _:
                     pass
-    say("work r --processes 2 --threads 1")
+    say("work r --processes 1 --threads 1")
     check()
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from rigs.agglomeration import Volume, rows_of
+from rigs.shared import built_once
 
 from chunkflow_py import open_volume
 from chunkflow_py.cli.main import cli
@@ -85,8 +86,12 @@ def files(folder):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Return a folder with a segmentation, ``a``, and its export."""
+    return built_once(tmp_path_factory, "export", segment_and_export)
+
+
+def segment_and_export(folder):
+    """Segment random affinities by eight tasks, and export the hierarchy."""
     with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("export")
         patch.chdir(folder)
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         rng = np.random.default_rng(0)
@@ -96,7 +101,6 @@ def folder(tmp_path_factory):
             "--supervoxels zarr://a-supervoxels.zarr"
         )
         run("export-hierarchy a.zarr.segment a --threshold 0.6")
-        yield folder
 
 
 @pytest.fixture(scope="module")

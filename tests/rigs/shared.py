@@ -1,0 +1,39 @@
+"""Folders that the processes of one run of pytest share."""
+
+import fcntl
+import os
+import shutil
+
+
+def shared_folder(factory):
+    """Return the folder of one run of pytest that all its processes share.
+
+    Args:
+        factory: the fixture ``tmp_path_factory``.
+    """
+    folder = factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+def built_once(factory, name, build):
+    """Return a new folder with what *build* writes; only one process of pytest calls *build*.
+
+    A module's tests run in several processes, each with its own module fixtures. What takes seconds
+    to make is therefore made once, and each process gets a copy that its tests may change.
+
+    Args:
+        factory: the fixture ``tmp_path_factory``.
+        name: name of the folder, unique among all tests.
+        build: function that gets an empty folder and fills it. Absolute paths that it stores lead
+            to that folder, which tests must not change.
+    """
+    source = shared_folder(factory) / f"built-{name}"
+    with source.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = source.with_suffix(".done")
+        if not done.exists():
+            shutil.rmtree(source, ignore_errors=True)  # a build that failed
+            source.mkdir()
+            build(source)
+            done.touch()
+    return shutil.copytree(source, factory.mktemp(name) / name)
