@@ -81,12 +81,12 @@ class Pipeline(base.Pipeline):
         self._typed = tuple(parts)
 
     def plan(self, **settings: Any) -> RunPlan:
-        """Estimate tasks, bytes, memory, time and cost, without creating anything.
+        """Estimate tasks, bytes, memory, time and cost, without creating a run or an output.
 
         Args:
             settings: fields of `chunkflow_py.planning.run_plan.PlanSettings`. Without the field
-                ``module``, there is no pilot run; memory and time are then estimated as far as
-                possible.
+                ``module``, no task is run to measure memory and time. A value that cannot be
+                estimated is then unknown.
 
         Raises:
             OptionError: an operator was not made with ``ops.NAME(…)``, so its options are unknown.
@@ -104,13 +104,13 @@ class Pipeline(base.Pipeline):
     ) -> Submission:  # fmt: skip
         """Create a run of the pipeline and send its tasks, like ``chunkflow submit``.
 
-        The spec of the run equals the spec that the equivalent command line creates.
+        The run gets the same spec (its stored description) as from the equivalent command line.
 
         Args:
-            run: address of the run directory (default: beside the output).
+            run: address of the run directory (default: the address of the output plus ``.run``).
             queue: URL of the queue (default: an SQLite file in the run directory; if the run
                 directory is not a local folder, a URL is required).
-            step: name of the step (default: the name of its main operator).
+            step: name of this pipeline in the run (default: the name of its main operator).
             device_class: ``same`` refuses workers whose output bytes would differ from those of
                 the first worker. ``any`` accepts all workers, so that results agree only within a
                 tolerance.
@@ -120,7 +120,7 @@ class Pipeline(base.Pipeline):
             The submitted run; pass its ``address`` to ``chunkflow work``.
 
         Raises:
-            OptionError: an operator was not made with ``ops.NAME(…)``, so workers cannot make it.
+            OptionError: an operator was not made with ``ops.NAME(…)``, so workers cannot create it.
             ChunkflowError: the pipeline, the store or the queue is not usable.
         """
         from chunkflow_py.cli.run_pipelines import step_pipelines
@@ -137,9 +137,10 @@ class Pipeline(base.Pipeline):
         for each in self._typed:
             if not each.argv:
                 msg = (
-                    f"operator {each.name} was made in this process, so workers cannot make it; "
-                    "define it in a plugin or an installed package (docs/extending.md) and use "
-                    f"ops.{each.name.replace('-', '_')}(…), or run the pipeline in this process"
+                    f"operator {each.name} was not created by chunkflow_py.ops, so workers cannot "
+                    "create it; define it in a plugin or an installed package (docs/extending.md) "
+                    f"and use ops.{each.name.replace('-', '_')}(…), or run the pipeline in this "
+                    "process"
                 )
                 raise OptionError(msg)
         return [Part(each, each.argv) for each in self._typed]
@@ -163,13 +164,13 @@ def predict(
         image: array (z, y, x) or (c, z, y, x), a chunk, a volume, or the address of a volume. The
             whole volume is read. Integers are divided by the maximum of their dtype, unless
             ``normalize`` is given.
-        network: PyTorch module, of which a copy is used, or path of a network (see
+        network: PyTorch module, which is copied and not changed, or path of a network (see
             docs/own-model.md).
         patch_size: size of the input patch, voxels, zyx.
         overlap: overlap of output patches, voxels, zyx (default: the default of ``inference``).
         weights: path of a weight file.
-        num_output_channels: number of output channels of the network (default: for a module, the
-            number that it returns for a patch of zeros; otherwise 3).
+        num_output_channels: number of output channels of the network. By default, a module is run
+            on a patch of zeros to find this number; for a path, the default is 3.
         options: further options of the command ``inference``, such as ``output_kind="affinity"``.
 
     Returns:

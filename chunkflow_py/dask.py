@@ -72,7 +72,7 @@ def inference(
             so larger chunks need less computation.
         channels: channels to read from a volume (default: all).
         time: time index to read from a volume.
-        voxel_offset: position of an array's first voxel in the volume, in voxels, zyx.
+        voxel_offset: coordinates of an array's first voxel, in voxels, zyx.
         voxel_size_nm: voxel size of an array, in nanometres, zyx.
         kind: kind of an array's voxels, such as ``image``.
 

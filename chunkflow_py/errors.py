@@ -63,7 +63,7 @@ class ChunkflowError(Exception):
 
 
 class OptionError(ChunkflowError, ValueError):
-    """An option or argument has a value that cannot work; the command line exits with 2."""
+    """An option or argument has a value that cannot work; the exit code is 2."""
 
 
 class GeometryError(ChunkflowError, ValueError):
@@ -158,7 +158,7 @@ class OperatorError(ChunkflowError, RuntimeError):
 
     @classmethod
     def reported(cls, operator: str, task: str | None, message: str) -> OperatorError:
-        """Return the error of an operator that failed in another process, given its message."""
+        """Return the error for an operator that failed in another process, with *message*."""
         error = cls(operator, task, RuntimeError(message))
         error.args = (message,)
         return error
@@ -186,7 +186,7 @@ def named(error: BaseException) -> str:
 def as_error(error: BaseException, where: str) -> Exception:
     """Return *error* itself if ``except Exception`` catches it, otherwise a `ChunkflowError`.
 
-    For example, a `SystemExit` is replaced, because it would end the process.
+    For example, a `SystemExit` is replaced, because a `SystemExit` would end the process.
 
     Args:
         error: any exception.
@@ -207,7 +207,7 @@ def _place_in_plugin(cause: BaseException) -> str:
 
 @contextmanager
 def needs_extra(extra: str, purpose: str) -> Iterator[None]:
-    """Turn a failed import into an error that states how to install the library with pip.
+    """Turn a failed import into an error that states how to install the missing library.
 
     Args:
         extra: name of the extra of this package that contains the library.

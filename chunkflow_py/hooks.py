@@ -1,7 +1,8 @@
 """Hooks: methods and attributes that describe the boxes, voxels, outputs and memory of operators.
 
 `OperatorBase` documents the hooks of operators and their defaults; `SourceBase` documents the hooks
-of sources. An operator inherits from one of these classes and marks the hooks that it overrides.
+of sources. An operator inherits from `OperatorBase`, a source from `SourceBase`. The subclass marks
+each hook that it overrides, with `hook` or `HOOK`.
 
 Each hook also has an older name, which is a class. For example, ``isinstance(operator, HasHalo)``
 is true if the operator overrides the hook ``required_input``.

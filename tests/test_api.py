@@ -109,7 +109,7 @@ def test_what_no_command_has_made_is_not_submitted(image):
     """Workers could not create such an operator; the message names the remedy."""
     own = Operator("twice", "compute", lambda task: task, None)
     source = ops.generate_tasks(roi_size=(8, 16, 16), chunk_size=(8, 16, 16))
-    with pytest.raises(OptionError, match="twice was made in this process"):
+    with pytest.raises(OptionError, match="twice was not created by chunkflow_py.ops"):
         Pipeline([source, own]).submit("python.run")
     assert not Path("python.run").exists()
 

@@ -1,12 +1,14 @@
-"""Stores, which read and write objects below a URL; every write is atomic and durable.
+"""Stores, which read and write objects (named byte strings) below a URL.
 
 | URL                      | storage                                                            |
 |--------------------------|--------------------------------------------------------------------|
 | ``/data/em``, ``file://``| files of this machine (`folder_store`)                             |
 | ``s3://bucket/em``       | S3, or a compatible server at ``AWS_ENDPOINT_URL``                 |
 | ``gs://bucket/em``       | Google Cloud Storage                                               |
-| ``https://host/em``      | a web server, which can be read but not listed; also ``http://``   |
+| ``https://host/em``      | a web server, to read single objects only; also ``http://``        |
 | ``mem://name/em``        | the memory of this process, for tests                              |
+
+Every write is atomic: readers get the complete old or the complete new object.
 
 The module `object_store` implements stores in clouds; `web_store` implements stores on web
 servers.

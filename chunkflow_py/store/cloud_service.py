@@ -35,10 +35,10 @@ def patiently(
 ) -> Callable[[Exception], Failure]:
     """Return *understand*, changed so that refused credentials count as a transient failure.
 
-    The returned function is for one call and its retries. Each time the cloud refuses the
-    credentials, the function reloads the credentials. It classifies the refusal as transient until
-    `REFUSED_S` seconds after the first refusal, because credentials may be replaced during a long
-    run.
+    Each returned function is for one call and the retries of that call. Each time the cloud refuses
+    the credentials, the function reloads the credentials. It classifies the refusal as transient
+    until `REFUSED_S` seconds after the first refusal, because credentials may be replaced during a
+    long run.
 
     Args:
         understand: function that classifies the exception of a failed try.

@@ -1,4 +1,6 @@
-"""Find credentials in the secret files of CloudVolume, which deployments of chunkflow 1.x mount.
+"""Find cloud credentials in the secret files of CloudVolume.
+
+Deployments of chunkflow 1.x mount these files.
 
 | file                       | credentials for                                                   |
 |----------------------------|-------------------------------------------------------------------|
@@ -13,7 +15,8 @@ These folders are searched for the files, in the same order as in cloud-files 6.
 ``~/.cloudvolume`` and ``~/.cloudfiles``.
 
 Credentials that the cloud's own tools find in the environment or in their own files take precedence
-over these secret files. The secret files take precedence over the roles of the machine.
+over these secret files. The secret files take precedence over the cloud role of the container or
+machine.
 """
 
 from __future__ import annotations

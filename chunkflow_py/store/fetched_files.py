@@ -6,9 +6,10 @@
 | ``https://host/path/file``           | a web server; ``http://`` only for servers on this machine|
 | ``s3://bucket/key``, ``gs://…``      | a bucket                                                  |
 
-An address may end in ``#sha256=`` and the 64 hexadecimal digits of the file's SHA-256: it is then
-pinned to this content. Files at a pinned address and files of a hub are fetched only once, because
-their content never changes. Files at other addresses may change, so each call fetches them again.
+An address may end in ``#sha256=`` and the 64 hexadecimal digits of the file's SHA-256. The address
+is then pinned to this content. Files at a pinned address and files of a hub are fetched only once,
+because their content never changes. Files at other addresses may change, so each call fetches them
+again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LARGEST_BYTES = 4 * 1000**3
-"""Limit of the size of a file; a file of a web server or bucket is held in memory once."""
+"""Limit of the size of a file; a file of a web server or bucket is read into memory as a whole."""
 
 SCHEMES = ("hf", "https", "http", "s3", "gs")
 _PIN = re.compile("sha256=([0-9a-f]{64})")
@@ -76,9 +77,10 @@ def fetch(
 
     Raises:
         OptionError: *text* is not the address of a file, the file does not exist, the content of
-            the file does not match the SHA-256 in *text*, or the text after ``@`` in an ``hf://``
-            address is not a commit.
-        VolumeError: the file cannot be fetched or stored, or is too large.
+            the file does not match the SHA-256 in *text*, the text after ``@`` in an ``hf://``
+            address is not a commit, or a file of a hub is too large.
+        VolumeError: the file cannot be fetched or stored, or a file of a web server or bucket is
+            too large.
         MissingExtraError: the library for this kind of address is not installed.
     """
     address, _, pin = text.partition("#")

@@ -5,11 +5,12 @@ renamed to its final name, and its folder is synced. Only then does the write re
 cut, an object has the complete old or the complete new content, and no finished write is lost. A
 removal is also durable when the call returns. No setting weakens these guarantees.
 
-Syncs in several threads overlap. All writes in one `together` block share one sync per folder at
-the end of the block. If the same content is written under several names, all names are links to
-one file, which is synced once.
+Writes in several threads wait for the disk at the same time. All writes in a with block of
+`FolderStore.together` share one sync per folder, at the end of the block.
+`FolderStore.put_each_if_absent` writes one file, syncs the file once, and makes all names links to
+this file.
 
-Files whose names begin with ``.tmp-`` are not objects; a process that is killed may leave them
+Files whose names begin with ``.tmp-`` are not objects. A killed process may leave such files
 behind.
 """
 
@@ -150,7 +151,7 @@ class FolderStore:
         return is_first
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Write *data* under each key that does not exist; return whether each key was written."""
+        """Write *data* under each key that has no object; return one result per key."""
         paths = [Path(self._path(key)) for key in keys]
         temporary = temporary_beside(paths[0])
         folders = {path.parent for path in paths}
@@ -224,13 +225,13 @@ class FolderStore:
         return (key for key, _ in self._entries(prefix))
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """Yield the key and the length in bytes of each object."""
+        """Yield the key and the length in bytes of each object whose key begins with *prefix*."""
         for key, entry in self._entries(prefix):
             with os_errors("list", self._under + key), suppress(FileNotFoundError):
                 yield key, entry.stat().st_size
 
     def subfolders(self) -> Iterator[str]:
-        """Yield the names of the folders below the URL, including empty folders."""
+        """Yield the names of the folders directly below the URL, including empty folders."""
         with os_errors("list", self._under):
             try:
                 entries = list(os.scandir(self._under))
@@ -343,7 +344,7 @@ def _claimed(mine: Path, claim: Path, token: str) -> bool:
 
 
 def _remove_stale(claim: Path) -> None:
-    """Give another process time to finish its claim, then remove the files that are left in it."""
+    """Let another process finish its claim; then remove the files that remain in the claim."""
     before = _names_in(claim)
     time.sleep(random.uniform(0.5, 1.5) * CLAIM_S)  # noqa: S311 not a secret
     for name in before & _names_in(claim):

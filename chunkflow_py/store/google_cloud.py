@@ -34,8 +34,8 @@ def gs_bucket(bucket: str, access: Access) -> Service:
     """Return the `Service` for requests to a Google Cloud Storage bucket.
 
     Raises:
-        VolumeError: *access* is not anonymous, but no credentials are found; or the project that
-            pays for the requests is unknown.
+        VolumeError: *access* is not anonymous, but no credentials are found; or *access* is
+            requester-pays, but no project to bill is known.
         MissingExtraError: google-auth is not installed.
     """
     root = f"gs://{bucket}"

@@ -6,7 +6,7 @@ $CHUNKFLOW_CACHE_DIR or ~/.cache/chunkflow_py
 └── models/                files of networks that were fetched from an address
     ├── 3f1c…/             an entry: a folder with files but no subfolders
     │   ├── net.pt
-    │   └── contents.json  SHA-256 of each file, from which a damaged entry is recognised
+    │   └── contents.json  SHA-256 of each other file, to recognise a damaged entry
     └── .tmp-5d0a…/        an entry that is being written; the folder is renamed when complete
 ```
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LARGEST_BYTES = 10 * 1000**3
-"""Limit of the size of a cache; beyond it, the least recently used entries are removed."""
+"""Limit of the size of a cache, in bytes; the least recently used entries are removed first."""
 
 CONTENTS = "contents.json"
 _ABANDONED_S = 24 * 3600.0

@@ -54,8 +54,8 @@ _REMEDIES = {
 def absolute(path: str | os.PathLike[str]) -> str:
     """Return an absolute path in canonical spelling, without ``.`` and ``..``.
 
-    Symbolic links are kept, because they may differ between machines. They are resolved only if
-    the path has a ``..`` after a link: removing that ``..`` would change the target.
+    Symbolic links are kept, because they may differ between machines. Links are resolved only if
+    the path has a ``..`` after a link, because removing that ``..`` would name a different file.
     """
     whole = os.fspath(Path(path).expanduser().absolute())
     if ".." not in whole.split("/"):
@@ -137,7 +137,7 @@ def temporary_beside(path: Path, mark: str | None = None) -> Path:
 
     Args:
         path: final path of the file.
-        mark: text in the temporary name that makes it unique (default: random digits).
+        mark: text in the temporary name (default: random digits, so that the name is unique).
     """
     start = f"{TEMPORARY_PREFIX}{mark or secrets.token_hex(4)}-"
     # A long name is shortened at its start, to keep the extension.
@@ -206,10 +206,10 @@ def of_each_file(
 ) -> list[Result]:
     """Call *work* on each item, in several threads if the disk is slow; return the results.
 
-    The first `_TRIED` calls run in this thread and are timed. If the fastest of these calls was
-    short, the files are in the page cache. The remaining calls then also run in this thread,
-    because thread switches would take longer than the calls. The fastest call is used, because a
-    slower call may have waited for a processor instead of the disk.
+    The first `_TRIED` calls run in this thread and are timed. If the fastest of these calls took
+    less than `_QUICK_S` seconds, the files are in the page cache. The remaining calls then also run
+    in this thread, because thread switches would take longer than the calls. The fastest call is
+    used, because a slower call may have waited for a processor instead of the disk.
 
     Args:
         work: function that makes one or two system calls on a small file.

@@ -186,8 +186,8 @@ class HubFile:
         if failure.status in (401, 403):
             msg = (
                 f"{hub} refuses to send {self.address} ({failed}): the repository does not exist, "
-                "is private, or requires users to accept conditions; correct the name, or accept "
-                "the conditions in a browser, and set HF_TOKEN"
+                "is private, or requires users to accept conditions; correct the name, or set "
+                "HF_TOKEN to your access token and accept any conditions in a browser"
             )
             raise VolumeRefusedError(msg) from None
         kind = VolumeUnreachableError if failure.is_transient else VolumeError

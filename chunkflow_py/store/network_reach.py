@@ -1,7 +1,7 @@
 """Classify IP addresses, and decide to which addresses a server may redirect a client.
 
-An untrusted server may redirect a client to an address that only the client can reach: a service on
-the client's machine or network, or the metadata service that returns the machine's credentials
+An untrusted server could redirect a client to an address that only the client can reach: a service
+on the client's machine or network, or the metadata service that returns the machine's credentials
 (169.254.169.254).
 """
 
@@ -67,10 +67,10 @@ def is_loopback(host: str) -> bool:
 
 
 def asks_loopback(header: str) -> bool:
-    """Return whether a Host header names this machine, which rules out DNS rebinding.
+    """Return whether a Host header names this machine; this check prevents DNS rebinding.
 
-    In DNS rebinding, a web page of another site reaches a server on this machine through a host
-    name of that site, which resolves to 127.0.0.1. The Host header of such a request contains the
+    In DNS rebinding, another site lets its host name resolve to 127.0.0.1, so that its web page can
+    send requests to a server on this machine. The Host header of such a request contains the host
     name of the site.
     """
     try:

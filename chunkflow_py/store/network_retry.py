@@ -7,8 +7,9 @@ These failures are retried: the HTTP statuses 408, 425, 429, 500, 502, 503 and 5
 are refused, reset or silent; and truncated bodies. All other failures, such as status 403, are
 final.
 
-Calls to a host that this process has never reached fail after 5 s, because a wrong address is
-likelier than an outage. Calls that take a long time are logged while they wait.
+If no connection can be made to a host that has never responded to this process, calls fail after
+5 s, because a wrong address is likelier than an outage. Calls that take a long time are logged
+while they wait.
 """
 
 from __future__ import annotations

@@ -256,7 +256,7 @@ class CloudStore:
         return (key for key, _ in self.sizes(prefix))
 
     def sizes(self, prefix: str = "") -> Iterator[tuple[str, int]]:
-        """Yield the key and the length in bytes of each object."""
+        """Yield the key and the length in bytes of each object whose key begins with *prefix*."""
         folder = "/".join(filter(None, (self._service.prefix, prefix.rpartition("/")[0])))
         start = f"{self._service.prefix}/" if self._service.prefix else ""
         last: list[str] = []
@@ -289,7 +289,10 @@ class CloudStore:
                     yield key, entry["size"]
 
     def subfolders(self) -> Iterator[str]:
-        """Yield the names of the folders below the URL, using one request per 1000 names."""
+        """Yield the names of the folders directly below the URL.
+
+        One request is sent for each 1000 names.
+        """
         folder = self._service.prefix
         try:
             listed = self._call(lambda: obstore.list_with_delimiter(self._client, folder or None))

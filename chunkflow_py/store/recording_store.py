@@ -51,7 +51,7 @@ class RecordingStore:
         self.written.append(Stored.of(self._address(key), data))
 
     def left_out(self, key: str) -> None:
-        """Record that *key* has no object, because all of its voxels have the fill value."""
+        """Record that *key* has no object, because all voxels of its block have the fill value."""
         self.written.append(Stored(self._address(key)))
 
     # --- forwarded ------------------------------------------------------------------------------
@@ -65,11 +65,11 @@ class RecordingStore:
         return self._store.get_range(key, start, stop)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Write an object unless it exists, without a record; return whether it was written."""
+        """Write an object unless it exists; return whether it was written. Record nothing."""
         return self._store.put_if_absent(key, data)
 
     def update(self, key: str, change: Callable[[bytes | None], bytes]) -> bytes:
-        """Replace an object by the result of *change*, without a record; return the new content."""
+        """Replace an object by the result of *change*; return the new content. Record nothing."""
         return self._store.update(key, change)
 
     def delete(self, key: str) -> None:

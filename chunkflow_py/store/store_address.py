@@ -1,7 +1,7 @@
 """Validate addresses, and remove credentials from text before it is shown.
 
-Addresses are checked here because some libraries respond to an invalid address with a panic, which
-Python cannot catch as an error, or with a message about their internals.
+Addresses are checked here because of some libraries. These libraries respond to an invalid address
+with a message about their internals, or with a panic that ``except Exception`` does not catch.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def check_size(size: int, most: int | None, key: str, url: str) -> None:
 def check_key(key: str, url: str) -> str:
     """Check that *key* is a valid key of an object in the store at *url*, and return the key.
 
-    Keys come from untrusted metadata, which may contain ``../../home``.
+    A key may come from untrusted metadata; for example, the key ``../../home`` is refused.
 
     Raises:
         VolumeError: a part of the key is empty, ``.`` or ``..``, or has a control character.

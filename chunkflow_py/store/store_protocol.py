@@ -70,7 +70,7 @@ def checksum_of(data: bytes | memoryview) -> str:
 
 
 class Store(Protocol):
-    """A flat set of objects below one URL; safe to call from several threads.
+    """A flat set of objects (named byte strings) below one URL; thread-safe.
 
     A key is a path below the URL, with ``/`` between its parts. Every write is atomic: readers get
     the complete old or the complete new object. A write to a local store is on the disk when the
@@ -116,7 +116,11 @@ class Store(Protocol):
         content_encoding: str | None = None,
         cache_control: str | None = None,
     ) -> None:
-        """Write an object atomically. Clouds store the headers; other stores ignore them."""
+        """Write an object atomically.
+
+        Stores in clouds store the keyword arguments as HTTP headers of the object. Other stores
+        ignore these arguments.
+        """
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         """Write an object unless it exists; return whether this call wrote it.
@@ -150,10 +154,10 @@ class Store(Protocol):
 
 @runtime_checkable
 class Gathers(Protocol):
-    """A store that makes many writes cheaper when they are grouped."""
+    """A store in which a group of writes takes less time than the same writes one by one."""
 
     def together(self) -> AbstractContextManager[Store]:
-        """Return a context manager that yields a store; on exit, it makes all writes durable."""
+        """Return a context manager that yields a store; on exit, all writes are durable."""
 
 
 @runtime_checkable
@@ -189,7 +193,7 @@ class Subfolders(Protocol):
 
 
 def subfolders_of(store: Store) -> set[str]:
-    """Return the names of the folders below the URL of a store."""
+    """Return the names of the folders directly below the URL of a store."""
     if isinstance(store, Subfolders):
         return set(store.subfolders())
     return {key.partition("/")[0] for key in store.list() if "/" in key}
@@ -206,5 +210,5 @@ def sizes_of(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
 
 
 def together(store: Store) -> AbstractContextManager[Store]:
-    """Return a context manager that yields a store for many writes, all durable after its exit."""
+    """Return a context manager that yields a store; on exit, all writes are durable."""
     return store.together() if isinstance(store, Gathers) else nullcontext(store)

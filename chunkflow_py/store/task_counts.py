@@ -5,10 +5,10 @@ URL/0-64_0-512_0-512.npz      counts of the task with this box: a few arrays, an
 URL/64-128_0-512_0-512.npz
 ```
 
-A task that runs again replaces its object with an equal object, and a killed task leaves no object.
-Therefore, no voxel is counted twice, and the sum does not depend on the order of tasks. If boxes
-overlap, reading raises an error. The objects are files of `numpy.savez_compressed`, and are read
-without pickle. Their entry ``about`` is JSON text.
+A task that runs again replaces its object with an equal object, and a killed task leaves no partial
+object. Therefore, no voxel is counted twice, and the sum does not depend on the order of tasks. If
+the boxes of two objects overlap, `CountStore.regions` raises an error. The objects are files of
+`numpy.savez_compressed`, and are read without pickle. Their entry ``about`` is JSON text.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class CountStore:
         """Yield the counts of the given regions, in this order (default: all stored regions).
 
         Raises:
-            VolumeError: an object is missing or damaged, or has another kind or other settings.
+            VolumeError: an object is missing or damaged, has counts of another kind, or has other
+                settings than the first object.
         """
         settings: tuple[dict[str, Any], Region] | None = None
         wanted = iter(self.regions() if regions is None else regions)
@@ -186,7 +187,7 @@ def counted_region(task: Task, chunk: Chunk, *others: Chunk) -> Region:
     """Return the region whose voxels a task counts: the part of its box that all chunks cover.
 
     The margin of *chunk* around the task's box is left out, so that no voxel is counted by two
-    tasks. If *chunk* does not contain the task's box, all voxels of *chunk* are counted.
+    tasks. If *chunk* does not contain the task's box, the box of *chunk* is used instead.
 
     Args:
         task: task with or without a box.
@@ -242,7 +243,7 @@ def check_disjoint(regions: Iterable[Region | BoundingBox], what: str) -> None:
 
 
 def check_tasks(boxes: BoxGrid | Sequence[BoundingBox] | None) -> None:
-    """Check, before the first task counts, that no tasks overlap; see `check_disjoint`.
+    """Check, before the first task counts, that no task boxes overlap; see `check_disjoint`.
 
     Args:
         boxes: boxes of all tasks, or ``None`` if unknown.

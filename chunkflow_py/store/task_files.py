@@ -70,18 +70,21 @@ class TaskFiles:
 
     @property
     def place(self) -> str:
-        """Absolute address of the file; if each task has its own file, BOX stands for the box."""
+        """Absolute address of a task's file, with ``BOX`` instead of the task's box.
+
+        If all tasks share one file, this is the address of that file.
+        """
         name = self._named("BOX")
         return str(_local(name).absolute()) if _is_local(name) else name
 
     @property
     def output(self) -> Output:
-        """Description of these files for the spec of a run, if each task writes one file."""
+        """Description of these files for the spec of a run, for tasks that write one file."""
         return Output("file", self._address(self._named(BOX)))
 
     @property
     def outputs(self) -> Output:
-        """Description of these files for the spec of a run, if a task may write several files.
+        """Description of these files for the spec of a run, for tasks that write several files.
 
         The description contains only the common start of the addresses of the files.
         """
@@ -113,8 +116,8 @@ class TaskFiles:
     def size(self, region: Region | None) -> int | None:
         """Return the length of a task's file in bytes; ``None`` if the file does not exist.
 
-        If the file is a folder, such as a zarr array, 1 is returned. In a cloud, a folder is found
-        only if the suffix ends with a slash.
+        For a folder with content, such as a zarr array, 1 is returned. In a cloud, a folder is
+        found only if the suffix ends with a slash.
 
         Raises:
             VolumeError: the store cannot be read.
@@ -172,7 +175,7 @@ def _split(url: str) -> tuple[Store, str]:
 
 
 def grown(region: Region | None, voxels: int) -> Region | None:
-    """Return *region* with a box grown by *voxels* on every side; a negative number shrinks it.
+    """Return *region* with its box grown on every side; negative *voxels* shrink the box.
 
     Raises:
         GeometryError: the box would have a negative size.
@@ -205,7 +208,10 @@ class ItemSaver(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Address of the file; BOX stands for the box if each task has its own file."""
+        """Address of a task's file, with ``BOX`` instead of the task's box.
+
+        If all tasks share one file, this is the address of that file.
+        """
         return self.files.place
 
     @hook

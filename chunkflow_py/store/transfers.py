@@ -1,4 +1,4 @@
-"""Count the transfers of objects, their bytes, and the time with at least one transfer."""
+"""Count the transfers of objects and their bytes, and measure the mean speed."""
 
 from __future__ import annotations
 
