@@ -251,7 +251,10 @@ class Annotations:
         counts |= {} if self.ids is None else {"ids": len(self.ids)}
         for name, count in counts.items():
             if count != len(self):
-                msg = f"{len(self)} annotations have {count} values of {name}"
+                msg = (
+                    f"got {count} values of {name} for {len(self)} annotations; give one value for "
+                    "each annotation"
+                )
                 raise ChunkError(msg)
 
     def __len__(self) -> int:

@@ -583,8 +583,8 @@ class SourceBase(HookBase, adds_hooks=True):
     def settle(self, task: Task) -> None:
         """Receive each task at the end of the pipeline, whether it is done, skipped or failed.
 
-        A source that leases its tasks, such as a queue, declares this hook. A failed task does not
-        end the pipeline of such a source.
+        A source that leases its tasks, such as a queue, declares this hook. With such a
+        source, a failed task does not end the pipeline.
         """
 
 

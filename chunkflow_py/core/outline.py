@@ -44,7 +44,7 @@ class Outline:
             zyx. The boxes of tasks are stored in voxels of the pipeline's input.
         labelling: how tasks labelled the objects of the operator's first input, if the ids are
             unique in the volume.
-        is_divided: whether the tasks divide a volume.
+        is_divided: whether the tasks divide a volume; see `SourceBase.is_divided`.
         saved_as: for an operator with the hook ``labelling``: the dtypes of the volumes that will
             store its labels, as far as they are known.
     """

@@ -242,8 +242,10 @@ class Skeleton:
         places = {name: index for index, (name, _) in enumerate(rows)}
         missing = [parent for _, parent in rows if parent >= 0 and parent not in places]
         if missing or len(places) < len(rows):
-            why = f"no line has the parent id {missing[0]}" if missing else "an id occurs twice"
-            msg = f"{what} is damaged: {why}; export it again"
+            why = "an id occurs twice"
+            if missing:
+                why = f"a line has the parent {missing[0]}, but no line has the id {missing[0]}"
+            msg = f"{what} is damaged: {why}; export the skeleton again"
             raise VolumeError(msg)
         edges = [
             sorted((index, places[parent])) for index, (_, parent) in enumerate(rows) if parent >= 0
