@@ -56,7 +56,10 @@ class AffinityLayout:
 
     @property
     def offsets(self) -> tuple[Offset, ...]:
-        """For each channel, the offset (z, y, x) from a voxel to the neighbour across its edge."""
+        """Offset (z, y, x) of each channel, in voxels.
+
+        The offset leads from the voxel that stores an affinity to the other voxel of the edge.
+        """
         step = -1 if self.at == "target" else 1
         nearest = (step, 0, 0), (0, step, 0), (0, 0, step)
         return tuple(nearest[channel] for channel in self.channels)
@@ -65,9 +68,9 @@ class AffinityLayout:
         """Convert affinities to channels in the order z, y, x, stored at the upper voxels.
 
         If *affinity* is stored at the upper voxels already, the result is a view. Otherwise, the
-        values of each channel are shifted by one voxel along the axis of the channel. The last
-        plane along this axis is dropped, because its edges leave the array. The first plane is
-        filled with zeros, because its lower neighbours are not in the array.
+        values of each channel are shifted by one voxel along the axis of the channel. The values of
+        the last plane are dropped, because the upper voxels of their edges are outside the array.
+        The first plane is filled with zeros, because its lower neighbours are outside the array.
 
         Args:
             affinity: array of shape (3, z, y, x), stored in this layout.

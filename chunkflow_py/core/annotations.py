@@ -48,7 +48,7 @@ _MOST_ID = (1 << 64) - 1
 
 @dataclass(frozen=True, eq=False)
 class Property:
-    """One value per annotation, such as a score, which viewers show as text or as a colour.
+    """One value per annotation, such as a score; viewers show the value as text or as a colour.
 
     Attributes:
         name: letters, digits and underscores; the first character is a lower-case letter.
@@ -118,7 +118,7 @@ class Property:
 
     @classmethod
     def from_json(cls, document: dict[str, Any], values: NDArray[Any]) -> Property:
-        """Return a property with *values*; its name, type and labels are read from *document*."""
+        """Return a property with *values*; the other attributes are read from *document*."""
         labels = zip(document.get("enum_values", ()), document.get("enum_labels", ()), strict=True)
         text = str(document.get("description", ""))
         return cls(document["id"], document["type"], values, text, dict(labels))
@@ -164,7 +164,7 @@ class Relation:
 
     @classmethod
     def to_several(cls, name: str, segments: Iterable[Sequence[int]]) -> Relation:
-        """Return a relation of annotation i to all segments in list i, for each i."""
+        """Return a relation of each annotation i to the segments with the ids ``segments[i]``."""
         lists = [list(each) for each in segments]
         counts = np.array([len(each) for each in lists], np.uint32)
         ids = uint64_ids(chain.from_iterable(lists), f"segment of relation {name}")
@@ -190,8 +190,9 @@ class Annotations:
             has p = 1 or 2 triples, whose meaning depends on the kind; see the table at the top of
             this module.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
-        ids: array of shape (n,), uint64; each id occurs once in the collection. Annotations that
-            are saved with ``None`` get ids that are computed from their content.
+        ids: array of shape (n,), uint64. In the collection that all tasks save together, each id
+            may occur only once. With ``None``, ids are computed from the content of each annotation
+            when the collection is saved.
         properties: further values of each annotation, such as a score.
         relations: ids of the segments to which each annotation is related.
     """
@@ -250,7 +251,10 @@ class Annotations:
         counts |= {} if self.ids is None else {"ids": len(self.ids)}
         for name, count in counts.items():
             if count != len(self):
-                msg = f"{len(self)} annotations have {count} values of {name}"
+                msg = (
+                    f"got {count} values of {name} for {len(self)} annotations; give one value for "
+                    "each annotation"
+                )
                 raise ChunkError(msg)
 
     def __len__(self) -> int:

@@ -60,7 +60,8 @@ class Voxels(NamedTuple):
         dtype: name of the NumPy dtype.
         channels: number of channels.
         kind: kind of the voxels, as in `Chunk`; ``None`` if unknown.
-        has_channel_axis: whether the array is 4D even if it has a single channel.
+        has_channel_axis: whether an array with a single channel is 4D. An array with several
+            channels is always 4D.
         channel_names: one name per channel; empty if the names are unknown.
     """
 

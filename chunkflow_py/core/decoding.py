@@ -2,7 +2,7 @@
 
 The metadata of a volume determine the number of bytes of a block. Compressed data may expand to a
 thousand times as many bytes, so every decoder in this module raises an error if the decoded data
-exceed the expected size. No other module of this package calls a decompressor.
+exceed the expected size. Other modules must not decompress the blocks of a volume themselves.
 
 | format                           | how the decoded size is limited                              |
 |----------------------------------|--------------------------------------------------------------|
@@ -312,7 +312,7 @@ def npz(data: bytes, most: int = ARRAYS_BYTES) -> dict[str, NDArray[Any]]:
 
     Raises:
         ValueError, EOFError, zipfile.BadZipFile, zlib.error: the file is damaged, contains more
-            bytes than the limit *most*, or contains more than 64 arrays.
+            bytes of arrays than the limit *most*, or contains more than 64 arrays.
     """
     import zipfile
 

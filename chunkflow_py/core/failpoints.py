@@ -1,6 +1,7 @@
 """Fail points at which tests stop a process, and safeguards that tests disable.
 
-Normally, fail points do nothing and all safeguards work. Tests set these environment variables:
+A fail point is a named place in the code, where `reached` or `corrupts` is called. Normally, fail
+points do nothing and all safeguards work. Tests set these environment variables:
 
 | variable                | value, a comma-separated list                                          |
 |-------------------------|------------------------------------------------------------------------|

@@ -51,7 +51,7 @@ class Zyx(NamedTuple):
         return cls(*whole)
 
     def turned(self, order: Sequence[int]) -> Zyx:
-        """Return the triple permuted: number i of the result is number ``order[i]`` of this."""
+        """Return the triple permuted: number i of the result is number ``order[i]`` of it."""
         return Zyx(*(self[axis] for axis in order))
 
     @property
@@ -109,7 +109,7 @@ class Zyx(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The size of a coarse voxel in fine voxels, as exact numbers in zyx order.
+    """The size of a coarse voxel in fine voxels: three exact factors, in zyx order.
 
     ```
     fine voxels                  |  0  |  1  |  2  |  3  |  4  |  5  |
@@ -185,9 +185,9 @@ class Scale(NamedTuple):
         """Convert *box* from fine voxels to coarse voxels.
 
         Along an axis with a whole factor, coarse voxels that the box covers only partly are
-        included, as in `BoundingBox.coarser`. Along any other axis, the result contains the coarse
-        voxels whose centres are inside the box. With such factors, boxes that tile a volume are
-        converted to boxes that tile the volume too.
+        included, as in `BoundingBox.coarser`. Along an axis with a fractional factor, the result
+        contains the coarse voxels whose centres are inside the box. With fractional factors, boxes
+        that tile a volume are therefore converted to boxes that tile the volume.
 
         Args:
             box: box of fine voxels.
@@ -217,12 +217,13 @@ class Scale(NamedTuple):
         return BoundingBox(Zyx(*starts), Zyx(*map(max, starts, stops)))
 
     def owners(self, voxel: Zyx) -> Iterator[Zyx]:
-        """Yield two fine voxels for finding the boxes of fine voxels that cover the coarse *voxel*.
+        """Yield two fine voxels for finding boxes that `coarser` converts to a box with *voxel*.
 
-        If a box contains one of the two fine voxels, `coarser` converts this box to a box that
-        contains *voxel*. Along an axis with a whole factor, the two fine voxels are the last and
-        the first fine voxel inside *voxel*. Along any other axis, they are equal: the fine voxel
-        that contains the centre of *voxel*.
+        `coarser` converts every box that contains one of the two fine voxels to a box that contains
+        the coarse *voxel*. Along an axis with a whole factor, the first yielded voxel is the last
+        fine voxel inside *voxel*, and the second yielded voxel is the first fine voxel inside
+        *voxel*. Along an axis with a fractional factor, both are the fine voxel that contains the
+        centre of *voxel*.
         """
         centre = [(2 * a + 1) * factor // 2 for a, factor in zip(voxel, self, strict=True)]
         covered = self.finer(BoundingBox.from_size(voxel, (1, 1, 1)))
@@ -240,9 +241,9 @@ class Scale(NamedTuple):
         if any(value.denominator != 1 for value in moved):
             needed = [factor.denominator for factor in self]
             msg = (
-                f"an offset of {offset} (zyx) in voxels of this volume is not a whole number of "
-                f"voxels of the tasks, because one voxel of this volume is {self} voxels of the "
-                f"tasks; use multiples of {needed}, or move the boxes before resampling"
+                f"an offset of {offset} (zyx) voxels of the resampled volume is not a whole number "
+                f"of voxels of the pipeline's input, because one resampled voxel is {self} input "
+                f"voxels; use multiples of {needed}, or move the boxes before resampling"
             )
             raise GeometryError(msg)
         return Zyx(*map(int, moved))
@@ -329,7 +330,7 @@ class BoundingBox:
         return self.voxels == 0
 
     def slices(self, origin: Iterable[int] = (0, 0, 0)) -> tuple[slice, slice, slice]:
-        """Return the slices of this box in an array whose first voxel is at *origin*."""
+        """Return the slices that select this box in an array whose first voxel is at *origin*."""
         start, stop = self.start - origin, self.stop - origin
         return slice(start.z, stop.z), slice(start.y, stop.y), slice(start.x, stop.x)
 

@@ -124,8 +124,8 @@ def check_dataset(dataset: h5py.Dataset, what: str) -> None:
         other = plist.get_external(0)[0]
         text = other.decode(errors="replace") if isinstance(other, bytes) else str(other)
         msg = (
-            f"{name} stores its voxels in another file, {text}, but chunkflow reads no other "
-            f"file than {name}; {remedy}"
+            f"{name} stores its voxels in another file, {text}, but chunkflow does not read other "
+            f"files; {remedy}"
         )
         raise VolumeError(msg)
     if plist.get_layout() == h5py.h5d.VIRTUAL:
@@ -275,7 +275,7 @@ def _heap_text(owner: h5py.Dataset | h5py.File, name: str, data: bytes | None) -
 
 
 def _lengths_of(name: str, parts: Iterable[bytes]) -> list[int]:
-    """Return the lengths of the texts of all attributes called *name* in some bytes of a file.
+    """Find the attributes called *name* in *parts* of a file; return the lengths of their texts.
 
     HDF5 stores an attribute as an "attribute message". The message consists of a version, a flag,
     the sizes of name, type and space (2 bytes each), an encoding (only in version 3), name, type,
@@ -326,8 +326,8 @@ class _WatchedFile:
         """Fill *buffer* with the bytes at the current position of the file.
 
         Raises:
-            _LargeTextError: the buffer is larger than `_TEXT_BYTES`; at this stage, HDF5 uses such
-                buffers only for long texts.
+            _LargeTextError: the buffer is larger than `_TEXT_BYTES`. While HDF5 reads an attribute,
+                it uses such a large buffer only for a heap of long texts.
         """
         if len(buffer) > _TEXT_BYTES:
             msg = f"in a heap of {len(buffer)} bytes, more than the limit of {_TEXT_BYTES}"

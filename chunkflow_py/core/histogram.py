@@ -109,7 +109,7 @@ class Histogram:
     def without_zeros(self, number: int) -> Histogram:
         """Return a histogram with *number* fewer voxels of value 0 in each channel.
 
-        The sections are counted together. This works only without *bins*.
+        The result counts all sections together. Histograms with *bins* are not supported.
 
         Raises:
             ChunkError: a channel has fewer than *number* zeros.

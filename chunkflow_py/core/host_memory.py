@@ -106,7 +106,7 @@ def check_fits(size: int, what: str) -> None:
     available = available_host_bytes()
     if available is not None and size > available:
         msg = (
-            f"{what} takes {describe_bytes(size)}, but this process may use "
+            f"{what} takes {describe_bytes(size)}, but this process may use only "
             f"{describe_bytes(available)}; read a smaller part"
         )
         raise VolumeError(msg)

@@ -30,7 +30,7 @@ _planned: list[threading.Timer] = []
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when a user or a signal ends the process; never the outcome of a task."""
+    """Raised when a user or a signal ends the process; not recorded as the failure of a task."""
 
 
 def stop_signals() -> list[signal.Signals]:
@@ -76,7 +76,10 @@ def leave_within(seconds: float, leave: Callable[[], None]) -> None:
 
 
 def stay() -> None:
-    """Cancel `leave_within`, for programs that continue after they have called the command line."""
+    """Cancel all exits that `leave_within` has scheduled.
+
+    A program that calls the command line as a function calls `stay`, so that it can continue.
+    """
     while _planned:
         _planned.pop().cancel()
 
@@ -110,8 +113,7 @@ def keep_signals() -> None:
     """Record the first signal that asks this process to stop; end the process at the second.
 
     The handlers stay until the process ends. Code that temporarily installs other handlers must
-    put these handlers back afterwards. At exit, after Python has removed its handlers, the signals
-    are ignored.
+    restore the handlers of `keep_signals` afterwards. While Python exits, the signals are ignored.
     """
     for number in on_stop_signals(_keep):
         atexit.register(signal.signal, number, signal.SIG_IGN)
@@ -119,7 +121,10 @@ def keep_signals() -> None:
 
 @contextmanager
 def kept_signals() -> Iterator[None]:
-    """Apply `keep_signals` within a block, for programs that call the command line."""
+    """Within the ``with`` block, handle stop signals as `keep_signals` does.
+
+    For programs that call the command line as a function.
+    """
     if threading.current_thread() is not threading.main_thread():  # where Python handles signals
         yield
         return
@@ -132,7 +137,7 @@ def kept_signals() -> Iterator[None]:
 
 
 def kept_signal() -> str | None:
-    """Return the name of the signal that `keep_signals` has recorded, if one has arrived."""
+    """Return the name of the signal that was recorded; ``None`` if no signal has arrived."""
     return signal.Signals(_kept[0]).name if _kept else None
 
 

@@ -286,7 +286,8 @@ class OperatorBase(HookBase, adds_hooks=True):
     def cut_remedy(self) -> str | None:
         """Advice to log, once, if the first input is only a part of a volume.
 
-        Operators whose result depends on the whole volume, such as a distance map, declare it.
+        An operator declares this hook if its result depends on the whole volume; for example, an
+        operator that computes a distance map.
         """
         return None
 
@@ -297,7 +298,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def cutout(self) -> Cutout | None:
-        """For a loader: the part of the volume that its options select, and its margin."""
+        """For a loader: the part of the volume that its options select, with the margin."""
         return None
 
     @default_value
@@ -337,7 +338,7 @@ class OperatorBase(HookBase, adds_hooks=True):
         """Return dtype, channels and kind of the output.
 
         If the operator makes several chunks, return a dict of `Voxels` by chunk name. Return
-        ``None`` if the properties are not known before a task runs. If an operator does not
+        ``None`` if these three properties are not known before a task runs. If an operator does not
         override this hook, the pipeline uses `keeps_voxels` and `voxels_from`.
         """
         return None
@@ -506,7 +507,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def needed_files(self) -> dict[str, str]:
-        """Kind (``code`` or ``data``) of each file that workers need, by its address or path.
+        """Files that workers need: a dict from address or path to ``code`` or ``data``.
 
         Volumes are not included.
         """
@@ -514,7 +515,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def fetched_files(self) -> dict[str, str]:
-        """Paths of the local copies of downloaded `needed_files`, by the address of each file."""
+        """Downloaded `needed_files`: a dict from the address of a file to the path of its copy."""
         return {}
 
     @default_value
@@ -582,8 +583,8 @@ class SourceBase(HookBase, adds_hooks=True):
     def settle(self, task: Task) -> None:
         """Receive each task at the end of the pipeline, whether it is done, skipped or failed.
 
-        A source that leases its tasks, such as a queue, declares this hook. A failed task does not
-        end the pipeline of such a source.
+        A source that leases its tasks, such as a queue, declares this hook. With such a
+        source, a failed task does not end the pipeline.
         """
 
 

@@ -44,7 +44,7 @@ class Outline:
             zyx. The boxes of tasks are stored in voxels of the pipeline's input.
         labelling: how tasks labelled the objects of the operator's first input, if the ids are
             unique in the volume.
-        is_divided: whether the tasks divide a volume.
+        is_divided: whether the tasks divide a volume; see `SourceBase.is_divided`.
         saved_as: for an operator with the hook ``labelling``: the dtypes of the volumes that will
             store its labels, as far as they are known.
     """
@@ -111,11 +111,11 @@ def boxes_between(boxes: Boxes, low: Zyx, high: Zyx) -> Boxes:
 
 
 class ScaledBoxes(Sequence[BoundingBox]):
-    """A sequence of boxes in voxels of another size; each box is converted when it is read.
+    """Boxes converted to voxels of another size; each box is converted when it is read.
 
     Args:
         boxes: boxes of all tasks, in voxels of the pipeline's input.
-        scale: size of a voxel in voxels of *boxes*.
+        scale: size of a voxel after the conversion, in voxels of *boxes*.
     """
 
     def __init__(self, boxes: Boxes, scale: Scale) -> None:
@@ -167,8 +167,8 @@ class ScaledBoxes(Sequence[BoundingBox]):
 def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
     """Return *boxes* converted to voxels of another size; see `Scale.coarser`.
 
-    The result is a grid again if *boxes* is a grid whose boxes begin at boundaries of the new
-    voxels.
+    If *boxes* is a grid and its boxes begin at boundaries of the new voxels, the result is a grid.
+    With fractional factors, the boxes must also end at such boundaries.
 
     Args:
         boxes: boxes of tasks.
@@ -215,10 +215,10 @@ def coarser_nm(
 
 
 class BoxIndex:
-    """Finds the boxes of tasks by their location, and returns their positions in the grid or list.
+    """Index of the boxes of tasks, to look up a box, or the boxes that intersect a region.
 
     Args:
-        boxes: grid or list of boxes.
+        boxes: grid or list of boxes. The number of a box is its index in this grid or list.
     """
 
     def __init__(self, boxes: Boxes) -> None:
@@ -241,7 +241,7 @@ class BoxIndex:
                 self._cells.setdefault(cell, []).append(number)
 
     def number(self, box: BoundingBox) -> int | None:
-        """Return the position of *box*; ``None`` if it is not one of the boxes."""
+        """Return the number of *box*; ``None`` if *box* is not one of the boxes."""
         if self._scaled is not None:
             scaled, index = self._scaled
             found = scaled.unscaled(box)
@@ -255,7 +255,7 @@ class BoxIndex:
         return (cell.z * boxes.count.y + cell.y) * boxes.count.x + cell.x
 
     def touching(self, region: BoundingBox) -> Iterator[tuple[int, BoundingBox]]:
-        """Yield the boxes that intersect *region*, each with its position."""
+        """Yield the number and the box of each box that intersects *region*."""
         if self._scaled is not None:
             scaled, index = self._scaled
             # A box may gain up to one voxel by rounding.

@@ -44,8 +44,8 @@ def is_digits(text: str) -> bool:
 def bounded(text: str, limit: int) -> str:
     """Shorten *text* to its first *limit* characters and an ellipsis, if the text is longer.
 
-    If the cut falls inside an address, the whole address is removed, because a password in the
-    rest of the address could not be recognised.
+    If the cut falls inside a URL, the whole URL is removed. A later function removes passwords from
+    URLs, but cannot recognise a password in an incomplete URL.
     """
     if len(text) <= limit:
         return text

@@ -103,7 +103,7 @@ class Points:
         """
         arrays, _ = unpack(data, what)
         if "points" not in arrays:
-            msg = f"{what} has no dataset points; its datasets are {', '.join(arrays) or 'none'}"
+            msg = f"{what} has no dataset 'points'; its datasets are {', '.join(arrays) or 'none'}"
             raise VolumeError(msg)
         size = np.ravel(arrays.get("voxel_size", (1, 1, 1)))
         if len(size) != 3 or not (np.isfinite(size).all() and (size > 0).all()):

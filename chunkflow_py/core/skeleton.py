@@ -95,10 +95,10 @@ class Skeleton:
     def consolidated(self) -> Skeleton:
         """Return the skeleton with sorted vertices and edges, and one vertex at each position.
 
-        A merged vertex gets the largest radius and the largest type of its vertices. Vertices are
-        sorted by position. Each edge has its lower index first; edges are sorted, without
-        duplicates. Therefore, the encoded skeleton does not depend on the order in which its parts
-        were joined.
+        A merged vertex gets the largest radius and the largest type of the vertices that it
+        replaces. Vertices are sorted by position. Each edge has its lower index first; edges are
+        sorted, without duplicates. Therefore, the encoded skeleton does not depend on the order in
+        which its parts were joined.
         """
         vertices, places = np.unique(self.vertices_nm, axis=0, return_inverse=True)
         places = places.ravel()
@@ -181,8 +181,8 @@ class Skeleton:
         """Return the text of an SWC file: id, type, x, y, z, radius, parent; nanometres.
 
         Each connected component is written as a tree. The root of a tree is the first vertex with
-        exactly one edge, or else the first vertex. SWC cannot represent loops, so the edge that
-        closes a loop is left out.
+        exactly one edge; if there is no such vertex, the root is the first vertex. SWC cannot
+        represent loops, so the edge that closes a loop is left out.
         """
         neighbours: list[list[int]] = [[] for _ in range(len(self))]
         for a, b in self.edges.tolist():
@@ -242,8 +242,10 @@ class Skeleton:
         places = {name: index for index, (name, _) in enumerate(rows)}
         missing = [parent for _, parent in rows if parent >= 0 and parent not in places]
         if missing or len(places) < len(rows):
-            why = f"no line has the parent id {missing[0]}" if missing else "an id occurs twice"
-            msg = f"{what} is damaged: {why}; export it again"
+            why = "an id occurs twice"
+            if missing:
+                why = f"a line has the parent {missing[0]}, but no line has the id {missing[0]}"
+            msg = f"{what} is damaged: {why}; export the skeleton again"
             raise VolumeError(msg)
         edges = [
             sorted((index, places[parent])) for index, (_, parent) in enumerate(rows) if parent >= 0

@@ -116,12 +116,12 @@ class Synapses:
 
     @property
     def pre_nm(self) -> NDArray[Any]:
-        """The centres of the voxels of *pre*, nanometres (voxels, if their size is not known)."""
+        """The centres of the voxels of *pre*, zyx: in nm, or in voxels if the size is unknown."""
         return self._nm(self.pre)
 
     @property
     def post_nm(self) -> NDArray[Any]:
-        """The centres of the voxels of *post*, nanometres (voxels, if their size is not known)."""
+        """The centres of the voxels of *post*, zyx: in nm, or in voxels if the size is unknown."""
         return self._nm(self.post)
 
     @property

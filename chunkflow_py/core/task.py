@@ -23,7 +23,7 @@ class Skip(Exception):  # noqa: N818  (a normal way to end a task, not an error)
 
 
 class Lease(Protocol):
-    """The right to work on a message of a queue, until the message is acknowledged or released."""
+    """The right to work on a task of a queue, until its message is acknowledged or released."""
 
     @property
     def lost(self) -> bool:
@@ -47,7 +47,8 @@ class Task:
         outcome: a `Skip` or an `OperatorError` that says why the task ended early, or ``None``.
         lease: lease of the task's message, if the task came from a queue.
         written: records of the objects that operators have stored for the task.
-        missing_blocks: number of blocks that are not stored, and were read as the fill value.
+        missing_blocks: number of blocks that the task read although they are not stored; their
+            voxels were set to the fill value.
         scale: size of a voxel of the current operator's input, in voxels of *region*, zyx; the
             pipeline sets it for each operator.
     """
@@ -76,10 +77,15 @@ class Task:
         return self.region and self.region.with_box(self.scale.coarser(self.region.bbox))
 
     def move_faces(self, low: Zyx, high: Zyx) -> None:
-        """Add *low* to the start and *high* to the stop of the task's box, in voxels of `bbox`.
+        """Add *low* to the start and *high* to the stop of the task's box.
+
+        Args:
+            low: offset of the start, in voxels of the current operator's input, zyx.
+            high: offset of the stop, in the same voxels.
 
         Raises:
-            GeometryError: the new box would contain no voxel.
+            GeometryError: the new box would contain no voxel, or an offset is not a whole number of
+                voxels of the pipeline's input.
         """
         if self.region is not None:
             offsets = map(self.scale.whole_offset, (low, high))
@@ -150,12 +156,13 @@ class Task:
 class Output:
     """A volume, file or set of objects that an operator writes for every task.
 
-    The spec of a run contains this description, so that the records of tasks can be verified.
+    The spec of a run lists these outputs, so that the records of tasks can be verified.
 
     Attributes:
-        kind: what a task writes. ``volume`` means the write units of one volume level that the
-            saved box intersects. ``file`` means a file of the task, or one file for all tasks.
-            ``objects`` means any number of objects, such as meshes.
+        kind: what a task writes. With ``volume``, a task writes all write units that intersect its
+            saved box, at one resolution level. With ``file``, a task writes a file of its own, or
+            all tasks write the same file. With ``objects``, a task writes any number of objects,
+            such as meshes.
         url: for ``volume``, the address that `open_volume` accepts. For ``file``, the address of
             the file, with `BOX` in place of the task's box. For ``objects``, the common start of
             their addresses.

@@ -76,7 +76,7 @@ def test_take_lists():
         (lambda: Annotations("point", ONE, ids=[-1]), "is -1, but ids have 64 bits"),
         (lambda: Annotations("point", ONE, ids=[1.5]), "must be an integer, got 1.5"),
         (lambda: Annotations("point", ONE, ids=np.array([1.0])), "must be an integer"),
-        (lambda: Annotations("point", ONE, ids=[1, 2]), "1 annotations have 2 values of ids"),
+        (lambda: Annotations("point", ONE, ids=[1, 2]), "2 values of ids for 1 annotations; give"),
         (lambda: Property("k", "int64", np.ones(1)), "unknown type 'int64'; choose one of float32"),
         (lambda: Property("K", "int8", np.ones(1)), "property 'K' must have a name of letters"),
         (lambda: Property("k", "uint8", [1, 256]), "annotation 1 is 256, which is not of type"),

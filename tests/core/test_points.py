@@ -61,5 +61,5 @@ def test_what_does_not_fit_is_refused() -> None:
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         file["main"] = np.zeros(3)
-    with pytest.raises(VolumeError, match="no dataset points; its datasets are main"):
+    with pytest.raises(VolumeError, match="no dataset 'points'; its datasets are main"):
         Points.from_hdf5(buffer.getvalue())

@@ -94,7 +94,7 @@ def test_an_empty_skeleton():
     [
         ("1 0 0 0 0 1", "line 1 of a.swc is '1 0 0 0 0 1' .*got 6"),
         ("1 0 0 0 zero 1 -1", "line 1 of a.swc"),
-        ("# x\n1 0 0 0 0 NA -1\n2 0 0 0 0 1 7", "no line has the parent id 7"),
+        ("# x\n1 0 0 0 0 NA -1\n2 0 0 0 0 1 7", "parent 7, but no line has the id 7"),
         ("1 0 0 0 0 1 -1\n1 0 0 0 0 1 -1", "an id occurs twice"),
     ],
 )
