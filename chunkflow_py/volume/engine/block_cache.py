@@ -55,7 +55,7 @@ class BlockCache:
             return future
 
     def share(self, block: Index, voxels: NDArray[Any] | None) -> None:
-        """Cache a claimed block and pass it to the readers that wait for it."""
+        """Cache a claimed block and pass it to waiting readers; ``None`` if it is not stored."""
         if not self.limit:
             return
         with self._lock:
