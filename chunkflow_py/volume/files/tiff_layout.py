@@ -293,7 +293,6 @@ class TiffLayout(BlockLayout):
         return moved.reshape(self.block)
 
     def _ordered_tile(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Return (y, x, samples) of a tile as a block."""
         return np.ascontiguousarray(np.moveaxis(samples, -1, 0)).reshape(self.block)
 
     def _number(self, block: Index) -> int:

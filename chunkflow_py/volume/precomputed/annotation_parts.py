@@ -1,6 +1,7 @@
-"""Part files: each task stores its annotations in one; a merge joins all parts to a collection.
+"""Parts: files in which tasks store annotations; a merge joins all parts to one collection.
 
-A part is an npz file without pickles, named after the box of the task, with these arrays:
+Each task stores one part. A part is an npz file without pickles, named after the box of the task,
+with these arrays:
 
 ```
 about            JSON: bounds, voxel size, number of tasks, names and types of the columns
