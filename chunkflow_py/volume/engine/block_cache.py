@@ -55,7 +55,10 @@ class BlockCache:
             return future
 
     def share(self, block: Index, voxels: NDArray[Any] | None) -> None:
-        """Cache a claimed block and pass it to the readers that wait for it."""
+        """Cache the voxels of a claimed block, and pass them to the readers that wait for it.
+
+        For a block that is not stored, *voxels* is ``None``.
+        """
         if not self.limit:
             return
         with self._lock:

@@ -45,9 +45,12 @@ def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: Boundin
     """Return a block size of a new volume, chosen so that tasks consist of whole blocks.
 
     Along each axis, the block size is the largest divisor, up to 64 voxels, of the tasks' common
-    step (see `common_unit`). If this divisor is below 16, and the common step is at most 256, the
-    block size is the common step. If the common step is below 4, no useful block size divides it.
-    Blocks are then as long as the longest task, and some tasks end inside a block.
+    step (see `common_unit`); for step 0, it is 64. There are two exceptions:
+
+    * The block size is the common step if this step is 4 to 256 and the divisor is below 16, or if
+      this step is above 256 and the divisor is below 4.
+    * If the common step is 1, 2 or 3, no useful block size divides this step. Blocks are then as
+      long as the longest task, and some tasks end inside a block.
     """
     block = []
     common = common_unit(boxes, bounds)
@@ -79,8 +82,9 @@ def shard_for_memory(
     voxels · (input_bytes + 2 · output_bytes). The memory of the network and of the margin around
     the task is not included.
 
-    The shard begins as one block and is doubled along x, y, z, x, …, but along no axis beyond the
-    end of the volume. Sharded precomputed volumes number their blocks in this order.
+    The shard begins as one block and is doubled along x, y, z, x, …, because sharded precomputed
+    volumes number their blocks in this order. An axis is left out once the shard reaches the end of
+    the volume along this axis.
 
     Args:
         block: extent of a block, voxels, zyx.

@@ -1,9 +1,10 @@
 """Read and write volumes in the formats that store each block, or each shard, as an object.
 
 ```
-read     list the blocks, fetch, decode, place        one job per block, in a thread pool
-write    encode, put                                  one job per unit; the blocks of a shard are
-                                                      encoded in parallel, then written together
+read     fetch, decode, copy to the result    one job per object to fetch it, and one job per block
+                                             to decode it, in a thread pool
+write    encode, put                          one job per object; the blocks of a shard are encoded
+                                             in parallel, then written together
 
 blocks   |------|------|------|------|
 request      |-------------|
@@ -96,7 +97,10 @@ _thread = threading.local()
 
 @contextmanager
 def counting() -> Iterator[Traffic]:
-    """Count the missing blocks in all reads of this thread inside the ``with`` block."""
+    """Count the missing blocks in all reads of this thread inside the ``with`` statement.
+
+    The other fields of the yielded `Traffic` remain 0.
+    """
     before, _thread.traffic = getattr(_thread, "traffic", None), Traffic()
     try:
         yield _thread.traffic
@@ -431,7 +435,7 @@ class BlockVolume:
     # --- stored units ----------------------------------------------------------------------------
 
     def objects(self, bbox: BoundingBox, *, time: int | None = None) -> list[str]:
-        """Return the addresses of the objects of write units in *bbox*; see `Volume.objects`."""
+        """Return the address of each write unit that *bbox* touches; see `Volume.objects`."""
         check_inside(bbox, self.bounds, self.url)
         if bbox.is_empty:
             return []

@@ -24,7 +24,7 @@ _GAIN = 1.02  # size ratio from which a search for repetitions is worth its time
 
 
 def check_gzip_available() -> None:
-    """Check, before any data are computed, that the libraries for writing gzip are installed.
+    """Check that the libraries for writing gzip are installed, before any data are computed.
 
     Raises:
         MissingExtraError: a library is not installed.

@@ -1,4 +1,4 @@
-"""Names of the files that tasks read or write: one name, or a prefix followed by a task's box."""
+"""Names of the files that tasks read or write: one file for all tasks, or one file per task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def local_path(text: str, option: str) -> str:
     """Return *text* as a local path, without ``file://``.
 
     Raises:
-        OptionError: *text* is a URL of another store.
+        OptionError: *text* is a URL that does not begin with ``file://``.
     """
     path = text.removeprefix("file://")
     if "://" in path:
@@ -30,7 +30,7 @@ class OnePath:
     """The value of an option that names one file, folder or prefix for all tasks.
 
     Attributes:
-        fixed_path: the file, folder or prefix.
+        fixed_path: path of the file or folder, or a prefix of file names.
         option: name of the option, for messages.
     """
 
@@ -58,12 +58,12 @@ class FileName:
 
     Attributes:
         name: a name with an extension, or a prefix without an extension.
-        extensions: extensions of the format, with dots; the first is appended to prefix and box.
+        extensions: file name extensions of the format, with dots. If *name* is a prefix, the file
+            of a task is called: prefix, box of the task, first of these extensions.
         option: name of the option, for messages.
-        reads: whether tasks read the file. If they do, and a file of this name exists, a name
-            without an extension is that file, not a prefix.
-        folders: whether tasks may read a folder of sections. If they may, and a folder of this
-            name exists, a name without an extension is that folder, not a prefix.
+        reads: whether tasks read. If so, *name* is not a prefix if a file called *name* exists.
+        folders: whether tasks that read may also read a folder of sections. If so, *name* is not a
+            prefix if a folder called *name* exists.
     """
 
     name: str
@@ -76,7 +76,7 @@ class FileName:
         """Remove ``file://`` from the name.
 
         Raises:
-            OptionError: *name* is a URL of another store.
+            OptionError: *name* is a URL that does not begin with ``file://``.
         """
         object.__setattr__(self, "name", local_path(self.name, self.option))
 
@@ -100,11 +100,11 @@ class FileName:
         return str(Path(name).expanduser().absolute())
 
     def path(self, region: Region | BoundingBox | None) -> Path:
-        """Return the file of one task.
+        """Return the path of the file of one task; *region* is the box of this task.
 
         Raises:
-            VolumeNotFoundError: the task reads the file, but it does not exist.
-            VolumeError: the name is a prefix, but there is no box to append.
+            VolumeNotFoundError: *region* is ``None``, and the file to read does not exist.
+            VolumeError: *region* is ``None``, but the name is a prefix, which needs a box.
         """
         if not self.is_prefix:
             return Path(self.name).expanduser()

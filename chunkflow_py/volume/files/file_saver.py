@@ -1,4 +1,4 @@
-"""Base of the operators that save a chunk of each task to a local file."""
+"""Base class of the operators that save a chunk of each task to a local file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Open a file that contains one array as a read-only volume.
 
 A format provides a function that opens a path as a `FileVolume`, or returns ``None`` for an empty
-file. All formats share the rules for file names, the checks and the messages.
+file. The rules for file names, the checks and the messages are the same for all formats.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class FileVolume:
             url: names of the file and of the array, for messages.
             shape: shape of the array.
             dtype: type of the voxels, in any byte order.
-            read_part: function (slices zyx, channels or ``None``) -> voxels. If *times* is given,
-                the function gets the time index as its third argument.
+            read_part: function (slices zyx, channels) -> voxels; ``None`` means all channels. If
+                *times* is given, the function gets the time index as its third argument.
             voxel_offset: global position of the first voxel, voxels, zyx (default: the origin).
             voxel_size_nm: size of a voxel, nanometres, zyx (default: `UNIT_NM`; the loader warns
                 that this size is assumed).

@@ -1,15 +1,15 @@
 """Read and write an array in an HDF5 file, with its voxel offset, voxel size and kind.
 
-| what         | written as               | read from the first of these that exists        |
+| what         | written as               | names when reading, first choice first          |
 |--------------|--------------------------|-------------------------------------------------|
 | voxels       | dataset ``main``         | ``main``, the first 3D or 4D dataset of numbers |
 | voxel offset | dataset ``voxel_offset`` | attributes ``voxel_offset``, ``origin``         |
 | voxel size   | dataset ``voxel_size``   | attributes ``voxel_size_nm``, ``voxel_size``    |
 | kind         | attribute ``layer_type`` | attribute ``layer_type``                        |
 
-Offsets (voxels) and voxel sizes (nanometres) are zyx. An attribute of the dataset with the voxels
-takes precedence over the datasets ``voxel_offset`` and ``voxel_size``. These datasets take
-precedence over attributes of the file.
+Offsets (voxels) and voxel sizes (nanometres) are zyx. Each is read from the first of these places
+that has it: an attribute of the dataset with the voxels; the dataset ``voxel_offset`` or
+``voxel_size``; an attribute of the file.
 """
 
 from __future__ import annotations
@@ -265,8 +265,8 @@ def write_hdf5(
         with_offset: whether to write ``voxel_offset``.
         voxel_size_nm: voxel size to write instead of the chunk's, nanometres, zyx.
 
-    As in chunkflow 1.x, a segmentation also gets the dataset ``unique_nonzeros``: its labels
-    without 0, in ascending order.
+    As in chunkflow 1.x, the file of a segmentation also has the dataset ``unique_nonzeros``: the
+    labels in the chunk, without 0, in ascending order.
 
     Raises:
         OptionError: the compression is not available.

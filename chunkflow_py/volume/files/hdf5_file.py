@@ -1,12 +1,13 @@
 """Access to HDF5 files: any number of processes may read a file, and one process may write to it.
 
-HDF5 keeps parts of a file in memory, and a process cannot open a file for reading and writing at
-the same time. Each read and each write therefore opens the file and closes the file again. Only one
-thread of a process uses the file at a time. Two locks coordinate the processes:
+HDF5 keeps parts of an open file in memory, and does not open a file for writing while the same
+process has the file open for reading. Each read and each write therefore opens the file and closes
+the file again. Only one thread of a process uses HDF5 at a time. Two locks coordinate the
+processes:
 
 ```
 em.h5         HDF5's own lock: shared during a read, exclusive during a write
-em.h5.lock    held by the process that writes, from its first write until the process ends
+em.h5.lock    held by the only process that may write; see `WriterLock`
 ```
 """
 
@@ -91,7 +92,7 @@ def _opened_when_free(path: Path) -> h5py.File:
 
 @contextmanager
 def writing(path: Path) -> Iterator[tuple[h5py.File, Sink]]:
-    """Open an existing file for writing; the end of the ``with`` block flushes it to the disk.
+    """Open an existing file for writing; the file is flushed to the disk when the block ends.
 
     Raises:
         VolumeError: the file cannot be written, for example on a full disk, or other processes read

@@ -97,7 +97,7 @@ class Hdf5Volume:
         self.mips: tuple[int, ...] = (0,)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Reopen the volume in another process."""
+        """Pickle the volume as its address; another process opens the volume again."""
         return Hdf5Volume, (self._place, self._mode, self._opening)
 
     def read(
@@ -248,7 +248,7 @@ def create_volume(
 
     Raises:
         VolumeError: the file cannot be written, a different dataset of that name exists, or *spec*
-            has levels, time points or shards, which HDF5 does not support.
+            has several levels, time points or shards, which HDF5 does not support.
     """
     check_new(spec, place, mip)
     name = place.dataset or _MAIN
@@ -266,7 +266,7 @@ def create_volume(
 
 
 def address_of_dataset(path: Path, name: str | None) -> str:
-    """Return the byte address of a dataset in its file, which is the same for all links to it.
+    """Return the byte address of a dataset in its file; all links to a dataset have one address.
 
     Raises:
         VolumeNotFoundError: the file or dataset does not exist.

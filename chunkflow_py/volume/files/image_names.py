@@ -1,4 +1,4 @@
-"""Names of image files and of folders of section images, without reading any file."""
+"""Recognize image files and folders of section images by their names, without reading files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def is_image(path: Path) -> bool:
 
 
 def suffix_of(path: Path, suffixes: tuple[str, ...]) -> str | None:
-    """Return the longest of *suffixes* with which a name ends, ignoring case, or ``None``."""
+    """Return the longest of *suffixes* that ends the name of *path*, or ``None``; ignore case."""
     name = path.name.lower()
     return max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default=None)
 

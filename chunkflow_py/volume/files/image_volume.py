@@ -39,8 +39,8 @@ class ImageVolume(BlockVolume):
     """A TIFF file or a folder of sections as a `Volume`.
 
     Attributes:
-        is_sections: always ``True``, because each block (a page, a tile or a file) contains voxels
-            of only one section (z), and is decoded as a whole.
+        is_sections: whether each block contains voxels of only one section (z). Always ``True``: a
+            block is a page, a tile or a file, and is decoded as a whole.
     """
 
     is_sections = True

@@ -5,7 +5,7 @@
 | axes         | labels x, y, z and c; x is fastest     | labels, space directions, --order   |
 | channels     | the slowest axis, of kind list         | an axis without a space direction   |
 | voxel size   | space directions, space units nm       | space directions, spacings          |
-| voxel offset | key voxel_offset, zyx; space origin    | the key, space origin / voxel size  |
+| voxel offset | key voxel_offset, zyx; space origin    | the key, space origin (in voxels)   |
 | kind         | key layer_type                         | the key                             |
 
 A header lists the fastest axis first: the sizes of an image (z, y, x) are stored as x, y, z.

@@ -82,8 +82,8 @@ def open_png(
         voxel_offset: global position of the first voxel, zyx (default: y and x are 0, and z is the
             number of the first section, or 0 if names are not numbers).
         voxel_size_nm: size of a voxel, nanometres, zyx (default: 1 nm, with a warning).
-        digit_num: number of digits in a name. It decides which file is read if the folder contains
-            both 7.png and 00007.png.
+        digit_num: if the folder contains both 7.png and 00007.png, the file whose name has this
+            number of digits is read.
 
     Raises:
         VolumeNotFoundError: *path* matches no section.
@@ -262,10 +262,10 @@ def write_pngs(
         prefix: prefix of the file names.
 
     Returns:
-        The stored files, sorted by address.
+        Records of the stored files, sorted by address.
 
     Raises:
-        ChunkError: the chunk has several channels and is not an affinity map, or has no voxels, or
+        ChunkError: the chunk has no voxels; it has several channels, but is not an affinity map; or
             a value does not fit into the dtype.
         VolumeError: a file cannot be written, for example on a full disk.
     """

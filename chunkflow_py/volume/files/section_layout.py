@@ -70,7 +70,7 @@ class SectionLayout(BlockLayout):
         return self._files[unit[-3]]
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the section that a file stores."""
+        """Return the index of the section that a file stores, or ``None`` for any other file."""
         if key not in self._files:
             return None
         return (*(0,) * (len(self.axes) - 3), self._files.index(key), 0, 0)
@@ -173,7 +173,7 @@ def _sections(folder: Path) -> tuple[list[str], int]:
 def _numbers(stems: Sequence[str]) -> list[int] | None:
     """Return the last number in each name, such as 7 in ``s1_007``.
 
-    The result is ``None`` if a name has no number, or if the names also differ elsewhere.
+    The result is ``None`` if a name has no number, or if the names differ in more than this number.
     """
     found = [_LAST_NUMBER.fullmatch(stem) for stem in stems]
     matches = [match for match in found if match is not None]

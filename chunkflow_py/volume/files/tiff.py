@@ -9,8 +9,8 @@ OME-XML has PhysicalSizeX, Y, Z and their units (https://docs.openmicroscopy.org
 files of ImageJ, the resolution tags give pixels per ``unit``, and the field ``spacing`` is the step
 along z in this unit (1 by default).
 
-Axes are read as the file names them; for ``ZCYX`` (ImageJ) or ``ZYXS`` (samples) the channel axis
-is moved to the front. Only the pages that a box needs are read.
+The names of the axes are read from the file. In ``ZCYX`` (ImageJ) and ``ZYXS`` (samples), the
+channel axis is moved to the front. Only the pages that a box needs are read.
 """
 
 from __future__ import annotations

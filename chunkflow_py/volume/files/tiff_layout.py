@@ -6,7 +6,7 @@ block    one page, or one tile of a page; samples (S) are channels
 ```
 
 A page is stored as strips or tiles ("segments"). If all pages are uncompressed and stored one after
-the other, the position of a page is computed, and the tables of segments are not read.
+the other, the position of a page is computed, and the file's list of segments is not read.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class TiffLayout(BlockLayout):
         unit: Index,
         blocks: Sequence[Index],
     ) -> dict[Index, bytes | None]:
-        """Return the stored bytes of the segments of a block, one after the other."""
+        """Return a dict from each block to its stored bytes: its segments, one after the other."""
         with tiff_errors(self._path):
             if self._contiguous:
                 size = self.block_bytes
@@ -293,7 +293,6 @@ class TiffLayout(BlockLayout):
         return moved.reshape(self.block)
 
     def _ordered_tile(self, samples: NDArray[Any]) -> NDArray[Any]:
-        """Return (y, x, samples) of a tile as a block."""
         return np.ascontiguousarray(np.moveaxis(samples, -1, 0)).reshape(self.block)
 
     def _number(self, block: Index) -> int:

@@ -1,4 +1,4 @@
-"""Files of rows on the disk, divided into buckets that are small enough to be sorted in memory."""
+"""Rows of arrays on the disk, divided into buckets; each bucket can be sorted in memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ _BUFFER_BYTES = 1 << 25
 
 
 class Buckets:
-    """Files of rows, one file for each bucket; rows keep the order in which they are added.
+    """Rows of arrays in files, one file for each bucket.
+
+    The rows of a bucket keep the order in which they are added.
 
     Args:
         folder: folder for the files; the constructor creates the folder.
-        dtype: type of the rows.
+        dtype: dtype of a row.
+
+    Attributes:
+        counts: dict from the number of each bucket to the number of its rows.
     """
 
     def __init__(self, folder: Path, dtype: Any) -> None:
@@ -65,11 +70,11 @@ class Buckets:
         (self._folder / str(number)).unlink(missing_ok=True)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
+        """Return the number of rows in all buckets."""
         return sum(self.counts.values())
 
     def batches(self, number: int, rows: int = 1 << 18) -> Iterator[NDArray[Any]]:
-        """Yield the rows of a bucket, at most *rows* at a time."""
+        """Yield the rows of bucket *number*, in arrays of at most *rows* rows."""
         self._flush()
         for start in range(0, self.counts.get(number, 0), rows):
             offset = start * self._dtype.itemsize

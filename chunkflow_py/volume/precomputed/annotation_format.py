@@ -9,6 +9,8 @@ spatial0/ spatial1/ ...       for each cell of a grid, its annotations; the grid
                               coarse to fine
 ```
 
+A relation, such as ``pre_segment``, links each annotation to segments of a segmentation.
+
 An annotation is packed in a row of 32 bit integers: first the geometry (xyz, float32), then the
 properties in descending order of the size of their type, then padding with zeros. Each folder is an
 index. An index is stored as shards, or as one object for each id, segment or cell.
@@ -95,7 +97,7 @@ class Schema:
         return rows.view("<u4").reshape(len(rows), self.width)
 
     def geometry(self, packed: Packed) -> NDArray[np.float32]:
-        """Return the geometry of packed rows, (n, p, 3), voxels, zyx."""
+        """Return p positions for each of n packed rows, voxels, zyx; shape (n, p, 3)."""
         count = POSITIONS[self.kind]
         floats = np.ascontiguousarray(packed[:, : 3 * count]).view("<f4")
         return floats.reshape(-1, count, 3)[..., ::-1]
@@ -123,9 +125,9 @@ def _in_order(properties: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...
 def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uint64]:
     """Return an id for each annotation, computed from its geometry, properties and segments.
 
-    Equal annotations from different tasks get the same id. With ten million annotations, the
-    probability that two different annotations get the same id is 3 in a million;
-    `merge_annotations` then raises an error.
+    Equal annotations from different tasks get the same id. If two different annotations get the
+    same id, `merge_annotations` raises an error. With ten million annotations, the probability of
+    this error is 3 in a million.
     """
     ids = np.full(len(packed), packed.shape[1], np.uint64)
     for column in packed.T:
@@ -200,7 +202,7 @@ def decoded_list(data: bytes, width: int) -> tuple[Packed, NDArray[np.uint64]]:
 def encoded_entries(
     packed: Packed, relations: Sequence[tuple[NDArray[Any], NDArray[Any]]]
 ) -> tuple[NDArray[np.int64], Packed]:
-    """Encode single annotations: packed row, then number and ids of the segments of each relation.
+    """Encode single annotations: packed row, then for each relation, number and ids of segments.
 
     Args:
         packed: packed rows of the annotations.
@@ -331,8 +333,8 @@ class Info:
 
     Attributes:
         schema: description that all annotations share.
-        lower: lower bound, voxels, zyx.
-        upper: upper bound, voxels, zyx.
+        lower: lower corner of the box that contains all annotations, voxels, zyx.
+        upper: upper corner of this box, voxels, zyx.
         by_id: index by id.
         related: for each relation, the index in which annotations are found by the id of a segment.
         spatial: one index for each level of the spatial index, from coarse to fine.
@@ -346,7 +348,7 @@ class Info:
     spatial: tuple[Index, ...]
 
     def encoded(self) -> bytes:
-        """Return the info file."""
+        """Return the content of the info file, JSON."""
         schema = self.schema
         sizes = zip("xyz", schema.voxel_size_nm[::-1], strict=True)
         relations = zip(schema.relations, self.related, strict=True)
@@ -426,7 +428,7 @@ def _zyx(found: Any, above: float | None = None) -> tuple[float, float, float]:
 
 
 def sharding_for(count: int, size: int, *, near: int = 0, compress: bool = False) -> Sharding:
-    """Return how an index is divided into shards and minishards, from the number of its entries.
+    """Choose how many shards and minishards an index has, given the number and size of its entries.
 
     Args:
         count: number of entries, or an upper limit.

@@ -1,7 +1,7 @@
 """Choose the cells of the spatial index of annotations, and list the annotations in each cell.
 
 From one level to the next, cells are halved along their longest axis (in nanometres), and along
-each axis that is at least three quarters as long. No cell becomes smaller than the smallest size.
+each axis that is at least three quarters as long. No cell becomes smaller than a given limit.
 The upper bound of the grid is increased so that the size of a cell is a whole number of voxels,
 because cloud-volume expects a whole number.
 """

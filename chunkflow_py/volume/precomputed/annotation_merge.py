@@ -11,7 +11,7 @@ the volume was divided into tasks. The levels of the spatial index are filled on
 with annotations in the order of hashes. A level is full if the next annotation would exceed the
 limit of a cell. As hashes are random, each level is a random sample of the annotations.
 
-Two tasks that overlap may store the same annotation with the same id: the collection gets this
+If two tasks that overlap store the same annotation with the same id, the collection contains this
 annotation once. Different annotations with the same id are an error.
 """
 
@@ -169,8 +169,8 @@ class _Collected:
     def _differ(self, what: str, first: object, second: object) -> None:
         msg = (
             f"the annotations of tasks in {self._url} have different {what}, {first} and "
-            f"{second}; remove the files of one pipeline, or save the annotations of all tasks "
-            "again"
+            f"{second}; remove the files that another pipeline has stored there, or save the "
+            "annotations of all tasks again"
         )
         raise VolumeError(msg)
 
@@ -259,7 +259,7 @@ class _Collected:
 
 
 def row_dtype(schema: Schema) -> np.dtype[Any]:
-    """Return the dtype of a row, which stores one annotation.
+    """Return the dtype of a row that stores one annotation.
 
     The fields are the id, the packed annotation, and the number of segments of each relation.
     """
@@ -371,7 +371,7 @@ class _Levels:
 
 
 def pair_dtype(schema: Schema) -> np.dtype[Any]:
-    """Return the dtype of a row, which assigns an annotation to a cell or to a segment.
+    """Return the dtype of a row that assigns an annotation to a cell or to a segment.
 
     The fields are the number of the cell or segment, the id, and the packed annotation.
     """

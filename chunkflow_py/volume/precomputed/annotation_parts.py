@@ -1,6 +1,7 @@
-"""The file of annotations that each task stores (a part); a merge joins all parts to a collection.
+"""Parts: files in which tasks store annotations; a merge joins all parts to one collection.
 
-A part is an npz file without pickles, named after the box of the task, with these arrays:
+Each task stores one part. A part is an npz file without pickles, named after the box of the task,
+with these arrays:
 
 ```
 about            JSON: bounds, voxel size, number of tasks, names and types of the columns
@@ -123,7 +124,7 @@ class Part:
 
 
 def part_key(box: BoundingBox) -> str:
-    """Return the key under which the annotations of a task are stored."""
+    """Return the key of the part of a task; *box* is the box of the task."""
     return f"{box}{SUFFIX}"
 
 
@@ -149,11 +150,15 @@ def check_inside(annotations: Annotations, bounds: BoundingBox | None) -> None:
 
 
 def parts_in(store: Store, *, allow_missing: bool = False) -> Iterator[Part]:
-    """Yield the annotations of all tasks in a store, in the order of their boxes.
+    """Yield the part of each task, sorted by key.
+
+    Args:
+        store: store that contains the parts.
+        allow_missing: whether to accept a store that lacks the parts of some tasks.
 
     Raises:
-        VolumeError: the store has no parts, a part is missing or damaged, or the boxes of tasks
-            overlap.
+        VolumeError: the store has no parts, or lacks a part; a part is damaged; or the boxes of two
+            tasks overlap.
     """
     keys = sorted(key for key in store.list() if key.endswith(SUFFIX))
     if not keys:

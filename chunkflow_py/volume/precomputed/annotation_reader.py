@@ -96,7 +96,7 @@ class AnnotationCollection:
 
         Raises:
             ChunkError: a number in *ids* is not an unsigned integer of 64 bits.
-            VolumeNotFoundError: no annotation has one of these *ids*.
+            VolumeNotFoundError: the collection has no annotation for at least one of the *ids*.
             VolumeError: an annotation is damaged.
         """
         schema = self.schema
@@ -122,7 +122,7 @@ class AnnotationCollection:
         return schema.decode(packed, wanted, relations)
 
     def related(self, relation: str, segment: int) -> Annotations:
-        """Return the annotations of a segment; the result may be empty.
+        """Return the annotations that a relation links to a segment; the result may be empty.
 
         Args:
             relation: name of the relation.
@@ -143,7 +143,7 @@ class AnnotationCollection:
     def inside(self, box: BoundingBox) -> Annotations:
         """Return the annotations that touch *box* (in voxels; its stop is exclusive).
 
-        The result has no segments of relations; `get` returns annotations with segments.
+        The ids of segments are not included in the result; `get` returns them.
 
         Raises:
             VolumeError: annotations are damaged.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class GrapheneVolume:
-    """One level of a segmentation on the server, as a read-only `Volume`.
+    """One level of a segmentation on a PyChunkedGraph server, as a read-only `Volume`.
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,

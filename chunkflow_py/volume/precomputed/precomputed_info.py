@@ -221,8 +221,9 @@ def create_info(
         url: address of the volume, for messages.
 
     Raises:
-        VolumeError: the volume has no voxels, two levels would be equal, or the format or the
-            encoding does not support this dtype, number of channels or shard size.
+        VolumeError: the volume has no voxels, or several time points; two levels would be equal;
+            the encoding is unknown, or does not support the dtype or the number of channels; or the
+            shard size is not possible.
     """
     if spec.bounds.is_empty:
         msg = f"cannot create {url}: its bounds {spec.bounds} are empty; choose another region"

@@ -12,8 +12,9 @@ The number of a block determines its shard. This number is the compressed Morton
 number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid of blocks needs
 ```
 
-In some volumes, a hash of the number selects the shard. In all others, the lowest bits number the
-blocks inside one box, so each shard is a box of blocks.
+In most volumes, the lowest bits of the number tell the blocks of one shard apart, so each shard is
+a box of neighbouring blocks. In some volumes, a hash of the number selects the shard, so the blocks
+of a shard are not neighbours.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """

@@ -2,8 +2,8 @@
 
 ```
 em/info                               metadata of all levels
-em/8_8_40/0-64_0-64_0-32.gz           one block, named after its range of x, y and z in voxels, or
-em/8_8_40/0a.shard                    a shard of many blocks
+em/8_8_40/0-64_0-64_0-32.gz           one block, named after its ranges of x, y and z in voxels
+em/8_8_40/0a.shard                    a shard of many blocks, if the level is stored in shards
 ```
 
 Volumes are written as cloud-volume writes them, so cloud-volume and Neuroglancer can read them.
@@ -131,8 +131,8 @@ def create_volume(
         overwrite: whether to replace the info file of another volume.
 
     Raises:
-        VolumeError: the volume cannot be written, the format cannot store voxels of this type, or
-            another volume exists.
+        VolumeError: the volume cannot be written; the format cannot store voxels of this type; or
+            another volume exists at this address, and *overwrite* is false.
     """
     info = create_info(spec, mip, layer_type=layer_type, compress=compress, url=str(location))
 

@@ -6,7 +6,8 @@
   gap: number of bytes from the end of the previous entry to the start of the entry
 ```
 
-The number of an entry determines its shard and its minishard (a group of entries with one index):
+Each shard is divided into minishards, groups of entries that share one index. The number of an
+entry determines its shard and its minishard:
 
 ```
 bits of hash(number >> preshift), from high to low:      (unused) | shard | minishard
@@ -202,10 +203,10 @@ def shard_content(
         sharding: sharding of the shard.
         numbers: numbers of the entries, sorted by minishard, then by number.
         lengths: length of each entry, in bytes.
-        contents: the bytes of the entries in the order of *numbers*; an item may contain several
-            entries.
-        gaps: number of bytes in front of each entry that belong to no entry, such as the fragments
-            of a mesh in front of its manifest (default: 0).
+        contents: the bytes of the entries in the order of *numbers*, including the gaps; an item
+            may contain several entries.
+        gaps: for each entry, number of bytes between the previous entry and this entry, such as the
+            fragments of a mesh in front of its manifest (default: 0).
     """
     minishards = sharding.place(numbers)[1]
     index = np.zeros((1 << sharding.minishard_bits, 2), "<u8")
