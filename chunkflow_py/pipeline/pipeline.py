@@ -285,8 +285,8 @@ class Pipeline:
             msg = (
                 f"tasks cover {outline.time_points} time points, but {operator.name} writes files "
                 "whose names have no time index, so each time point would replace the files of the "
-                "previous time point; run the pipeline once for each time point, with "
-                f"one index in --time-points and another address for {operator.name}"
+                "previous time point; run the pipeline once for each time point, each time with "
+                f"one index in --time-points and a different address for {operator.name}"
             )
             raise OptionError(msg)
         is_left_out = self.dry_run and operator.stage == "write"
