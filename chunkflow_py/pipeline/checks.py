@@ -29,11 +29,11 @@ def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
 
 @contextmanager
 def naming(operator: Operator | Source) -> Iterator[None]:
-    """Convert exceptions of foreign code to an `OperatorError` that names the operator.
+    """Convert an exception of the ``with`` block to an `OperatorError` that names *operator*.
 
-    Errors of this package and the exception that a stop signal raises are passed on unchanged.
-    ``SystemExit`` and ``KeyboardInterrupt`` of foreign code are converted, because an operator must
-    not end the process.
+    Errors of this package and the exception that a stop signal raises are passed on unchanged. If
+    a plugin or a library raises ``SystemExit`` or ``KeyboardInterrupt``, this exception is also
+    converted, because an operator must not end the process.
     """
     try:
         with marked_interrupts():
@@ -45,11 +45,11 @@ def naming(operator: Operator | Source) -> Iterator[None]:
 
 
 def check_names(operators: Iterable[Operator]) -> None:
-    """Check that each item that an operator reads is made by an earlier operator.
+    """Check that an earlier operator makes each item (chunk, points, …) that an operator reads.
 
     Raises:
-        OptionError: no earlier operator makes an item. The message names this item and the items
-            that exist.
+        OptionError: an operator reads an item that no earlier operator makes. The message names
+            this item and the items that earlier operators make.
     """
     made: set[str] = set()
     for operator in operators:

@@ -17,6 +17,8 @@ _Turned = TypeVar("_Turned", BoundingBox, Scale, Zyx)
 def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, Voxels] | None:
     """Return dtype, channels and kind of an operator's output; ``None`` if they are unknown.
 
+    The result is a dict by chunk name if the operator's hook ``voxels`` returns one.
+
     Args:
         hooks: hooks of the operator.
         held: dtype, channels and kind of the operator's first input; ``None`` if unknown.
@@ -29,7 +31,7 @@ def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, 
 
 
 def keeps_labels(hooks: OperatorBase) -> bool:
-    """Return whether an operator is known to return labels unchanged."""
+    """Return whether the output for uint64 labels is known to be uint64 labels again."""
     from chunkflow_py.core.chunk import Voxels
 
     labels = Voxels("uint64", 1, "segmentation")
@@ -37,7 +39,7 @@ def keeps_labels(hooks: OperatorBase) -> bool:
 
 
 def turned(value: _Turned, hooks: OperatorBase) -> _Turned:
-    """Permute the axes of a box, or three numbers, as the operator permutes the axes of chunks."""
+    """Permute z, y and x of *value* in the way the operator permutes the axes of chunks."""
     return value if hooks.order is None else value.turned(hooks.order)
 
 

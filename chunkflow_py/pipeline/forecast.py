@@ -46,7 +46,7 @@ class PipelineMemory:
     """Estimated peak of the host memory of a pipeline.
 
     Attributes:
-        parts: bytes of each part of the estimate, by a description of its purpose.
+        parts: bytes of each part of the estimate. Each key describes its part, such as ``reading``.
         unknown: names of operators whose memory is unknown and therefore not in *parts*.
     """
 
@@ -130,8 +130,9 @@ def estimate_memory(
     Args:
         stages: stages of the pipeline, in order.
         voxels: dtype, channels and kind of each output, by operator name and item name.
-        extents: size in voxels (zyx) of the output of each operator without an input, by operator
-            name. The size is used if the operator does not estimate it.
+        extents: sizes of outputs, voxels, zyx, by operator name. Only sizes of operators without an
+            input, such as loaders, are used, and only if the operator itself does not estimate the
+            size of its output.
         tasks: upper limit of simultaneous tasks.
     """
     parts: dict[str, int] = {RESIDENT: resident_bytes() + FIRST_USE}

@@ -6,8 +6,9 @@ chunk            |mmm|-----------|mmm|                 m: reach of the filter
 result               |-----------|                     needed by later operators
 ```
 
-A chunk needs no margin at an end of the domain: the filter extrapolates there, as it does for the
-whole volume. Therefore, filtered chunks are equal to the filtered volume.
+The domain is the box of the whole volume. At an end of the domain, a chunk needs no margin, because
+the filter extrapolates there for a chunk in the same way as for the whole volume. Therefore, the
+filtered chunks together are equal to the filtered volume.
 """
 
 from __future__ import annotations
@@ -51,13 +52,16 @@ class HaloFilter(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse an input that cannot be filtered, if its dtype and kind are known."""
+        """Refuse an input whose dtype or kind cannot be filtered; accept an unknown input."""
         if self.check is not None and outline.voxels is not None:
             self.check(outline.voxels)
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box* with the neighbourhood that the filter reads."""
+        """Return *box* enlarged by the reach of the filter, without the part outside *domain*.
+
+        If the enlarged box is entirely outside *domain*, the whole enlarged box is returned.
+        """
         grown = box.grow(self.reach)
         inside = grown.intersection(domain)
         return grown if inside.is_empty else inside

@@ -93,7 +93,7 @@ class NamesType(click.ParamType[tuple[str, ...]]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> tuple[str, ...]:
-        """Split at commas; spaces around a name do not count."""
+        """Split at commas, and remove spaces around each name."""
         if isinstance(value, tuple):
             return value
         names = tuple(part.strip() for part in value.split(","))
@@ -327,7 +327,8 @@ def zyx_option(
 
     Args:
         declarations: names, as for `click.option`.
-        minimum: the smallest legal number (1 for sizes, 0 for margins; default: any).
+        minimum: smallest allowed number, such as 1 for a size or 0 for a margin. By default, any
+            number is allowed.
         settings: further settings of `click.option`.
     """
 
@@ -349,7 +350,7 @@ def floats_option(
         low, high = _USUAL_NM
         if value is not None and not low <= min(value) <= max(value) <= high:
             size = " ".join(f"{length:g}" for length in value)
-            remedy = "is it in nanometres?"
+            remedy = "check the unit"
             if min(value) < low:
                 remedy = f"for micrometres, write {' '.join(f'{each:g}um' for each in value)}"
             logger.warning(
@@ -367,13 +368,13 @@ class MarginOption(click.Option):
 
 
 def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]:
-    """Return *args* with ``--margin auto`` written out for all three axes.
+    """Return *args* with each margin ``auto`` written out as ``auto auto auto``.
 
     Args:
         params: the parameters of one command.
         args: arguments after the name of the command. They contain the options of the command,
             then further commands. The further commands are returned unchanged, because a name such
-            as ``-m`` may be another option of a further command.
+            as ``-m`` may have another meaning there.
     """
     options = {name: p for p in params if isinstance(p, click.Option) for name in p.opts}
     result: list[str] = []
@@ -494,7 +495,7 @@ def several_names_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def paired_names(ctx: click.Context) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names given by `several_names_options`, one output for each input.
+    """Return the names in --input-names and --output-names, one output for each input.
 
     Raises:
         OptionError: the numbers of inputs and outputs differ.
@@ -517,7 +518,7 @@ def is_dry_run() -> bool:
 
 
 def environment_number(variable: str, option: str) -> int:
-    """Return the number in an environment variable, which a batch system sets for a job.
+    """Return the task number that a batch system has stored in an environment variable.
 
     Raises:
         OptionError: the variable is not set, or is not a number.

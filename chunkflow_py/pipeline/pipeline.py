@@ -94,7 +94,7 @@ class _Made:
         self._voxels: Voxels | dict[str, Voxels] | None = None
 
     def ask(self, hooks: OperatorBase) -> None:
-        """Call the hooks one by one, and store each result before the next hook may raise."""
+        """Store the results of the hooks; if one raises an error, earlier results stay stored."""
         read = self.item.voxels
         if hooks.declares("bounds"):
             self.item = self.item._replace(domain=hooks.bounds())
@@ -285,8 +285,8 @@ class Pipeline:
             msg = (
                 f"tasks cover {outline.time_points} time points, but {operator.name} writes files "
                 "whose names have no time index, so each time point would replace the files of the "
-                "previous time point; run the pipeline once for each time point, with "
-                f"one index in --time-points and another address for {operator.name}"
+                "previous time point; run the pipeline once for each time point, each time with "
+                f"one index in --time-points and a different address for {operator.name}"
             )
             raise OptionError(msg)
         is_left_out = self.dry_run and operator.stage == "write"
@@ -570,7 +570,7 @@ class _Scaled(marked_interrupts):
 
 
 class _Failing:
-    """Records the time taken; if an exception is raised, records it as the outcome of the task.
+    """Records the time that an operator takes for a task; makes an exception the task's outcome.
 
     Exceptions include SystemExit, KeyboardInterrupt, CancelledError and panics of Rust extensions.
     Only `Interrupted`, raised for ctrl-C, ends the pipeline.

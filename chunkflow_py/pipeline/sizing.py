@@ -1,9 +1,11 @@
-"""Set up a run of a network: choose sizes, create volumes, make tasks, and print the command.
+"""Set up a run of a network: choose sizes, create volumes, make tasks, print the command.
 
 1. The size of a task follows from the patch size and the memory of a worker.
 2. The block size follows from the task size, because no two tasks may write to one block.
-3. The volume and its thumbnail are created.
+3. The output volume and its thumbnail are created.
 4. The tasks are passed to the operators of the pipeline, or sent to a queue.
+
+The module also prints the command line that workers need for these tasks.
 """
 
 from __future__ import annotations
@@ -60,13 +62,14 @@ class Environment(SourceBase):
         thumbnail_mip: coarsest level of the thumbnail; ``None`` creates no thumbnail.
         encoding: encoding of the blocks.
         voxel_size: voxel size at mip 0, nanometres, zyx.
-        overwrite_info: replace an existing info file that differs.
+        overwrite_info: replace an existing info file that differs from the new info file.
         queue_name: name of a queue for the tasks, or ``None``.
         visibility_timeout: visibility timeout of that queue, seconds.
         opening: credentials and options of the store.
         announced: dict to which the volumes that will be created are added, so that later commands
             of the pipeline know these volumes before they exist.
-        dry_run: only print the sizes and the command; create no volume and send no tasks.
+        dry_run: print the sizes and the command line of workers, but create no volume and send no
+            tasks.
         tell: function that prints a line of the report.
     """
 

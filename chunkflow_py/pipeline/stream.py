@@ -38,7 +38,7 @@ def prefetch(
         depth: maximum number of prefetched items; 0 runs the stream in the caller's thread.
         name: name of the thread, for debuggers and logs.
         halt: function that is called when the generator is closed. If the stream is waiting for an
-            item, from a queue for example, this function must end the wait, because otherwise the
+            item, from a queue for example, this function must end the wait. Otherwise, closing the
             generator would wait for the thread.
     """
     if depth == 0:
@@ -166,8 +166,9 @@ def overlapped(
 class _Threads(ThreadPoolExecutor):
     """A thread pool that can detect that all its threads have died.
 
-    A pool counts a dead thread as working, so the items of the pool would wait for ever. A thread
-    dies if another thread raises an exception in it (PyThreadState_SetAsyncExc).
+    `ThreadPoolExecutor` counts a dead thread as working, so that the pool's items would wait for
+    ever. A thread dies, for example, if another thread raises an exception in the dying thread
+    (PyThreadState_SetAsyncExc).
     """
 
     def __init__(self, number: int, name: str) -> None:

@@ -59,7 +59,7 @@ class Planner:
         selected: number of the first task to make, and 1 plus the number of the last task to make.
             Tasks are numbered from 0 in *order*. If the second number is ``None``, the first number
             and all larger numbers are selected.
-        order: order in which tasks are counted and made.
+        order: order in which tasks are numbered and made.
         bbox_file: file of boxes of interest; boxes of the grid that overlap none of these boxes are
             omitted.
         mask: volume of a coarse mask; boxes in which the mask is zero everywhere are omitted.
@@ -266,12 +266,12 @@ class TaskGenerator(SourceBase):
 
     Attributes:
         planner: planner of the tasks.
-        file_path: path of a .npy file for the boxes of the tasks.
-        queue_name: name of a queue for the box strings of the tasks.
+        file_path: path of a .npy file to which the boxes of the tasks are written.
+        queue_name: name of a queue to which the tasks are sent, each as the text of its box.
         create_queue: create the queue, and for SQS its dead-letter queue, if it does not exist.
         dry_run: send and write nothing.
-        lease_s: visibility timeout of a new SQS queue, seconds. It applies to workers that do not
-            set a timeout themselves, such as workers of chunkflow 1.x, which do not renew leases.
+        lease_s: visibility timeout of a new SQS queue, seconds. The timeout applies to workers that
+            set no timeout themselves and do not renew leases, such as workers of chunkflow 1.x.
         order: order in which tasks are sent to the queue: ``checkerboard``, or the plan's order.
             The pipeline and the file always get the tasks in the order of the plan.
     """

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Command(click.Command):
     """A command whose help is shown by --help and -h in every context.
 
-    click keeps the names of the help option from the first context in which it uses a command. This
-    context may belong to completion, to a reference page, or to a group of another program.
+    A plain click command keeps the names of the help option from the context in which the command
+    is first used, such as completion, a reference page, or a group of another program.
     """
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
@@ -25,7 +25,7 @@ class Command(click.Command):
         return [name for name in ("--help", "-h") if name not in taken]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options without a heading first, then each heading with its options."""
+        """Write first the options that have no heading, then each heading with its options."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)

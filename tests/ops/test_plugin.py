@@ -190,7 +190,7 @@ def test_the_name_of_an_operator_is_the_operator():
         ("--args treshold=1", "plugin threshold has no argument 'treshold'"),
         (
             "--args 0.5",
-            "--args 0.5 of plugin threshold gives no name; write NAME=VALUE with one of",
+            "--args 0.5 of plugin threshold gives no name; write NAME=VALUE, where NAME is one of",
         ),
         ("--threshold 1 --args threshold=2", "leave one out"),
         ("-t 1 --args threshold=2", "leave one out"),

@@ -91,23 +91,26 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def is_image(self) -> bool:
-        """Whether the chunk is (z, y, x) with 8-bit voxels."""
+        """Whether the array has the shape (z, y, x) and the dtype uint8."""
         return bool(self.ndim == 3 and self.dtype == np.uint8)
 
     @property
     def is_segmentation(self) -> bool:
-        """Whether the layer type is segmentation, or the array is 3D with integers except uint8."""
+        """Whether the layer type is segmentation, or the array is 3D with labels.
+
+        All integer dtypes except uint8 count as labels, and so does bool.
+        """
         labels = self.dtype.kind in "iub" and self.dtype != np.uint8
         return bool(self._layer_type == "segmentation" or (self.ndim == 3 and labels))
 
     @property
     def is_affinity_map(self) -> bool:
-        """Whether the chunk has three channels of float32."""
+        """Whether the array has three channels and the dtype float32."""
         return bool(self.ndim == 4 and self.shape[0] == 3 and self.dtype == np.float32)
 
     @property
     def is_probability_map(self) -> bool:
-        """Whether the chunk is float32 in [0, 1]."""
+        """Whether the dtype is float32 and all values are in [0, 1]."""
         return bool(self.dtype == np.float32 and self.max() <= 1 and self.min() >= 0)
 
     @property
@@ -126,7 +129,7 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def properties(self) -> dict[str, Any]:
-        """Offset, voxel size and layer type, if known."""
+        """Voxel offset, voxel size and layer type, by name; unknown values are left out."""
         known = {
             "voxel_offset": self.voxel_offset,
             "voxel_size": self.voxel_size,
@@ -173,12 +176,12 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def voxel_stop(self) -> tuple[int, ...]:
-        """Global stop with one number for each axis of the array."""
+        """Global position after the last voxel, with one number for each axis of the array."""
         return tuple(a + b for a, b in zip(self.ndoffset, self.shape, strict=True))
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Global position as one slice for each axis of the array."""
+        """Global start and stop, as one slice for each axis of the array."""
         return tuple(slice(a, b) for a, b in zip(self.ndoffset, self.voxel_stop, strict=True))
 
     # --- as an array ------------------------------------------------------------------------------
@@ -244,7 +247,11 @@ class Chunk(NDArrayOperatorsMixin):
         self.array.fill(x)
 
     def transpose(self, only_array: bool = False) -> Chunk:
-        """Reverse the axes of the array and, unless *only_array*, of the position."""
+        """Return the chunk with reversed axes.
+
+        Args:
+            only_array: do not reverse the voxel offset and the voxel size.
+        """
         turned = self._like(self.array.transpose())
         if not only_array:
             turned.voxel_offset = self.voxel_offset.inverse
@@ -252,7 +259,7 @@ class Chunk(NDArrayOperatorsMixin):
         return turned
 
     def squeeze_channel(self, axis: int = 0) -> Chunk:
-        """Return the only channel, (z, y, x)."""
+        """Return the chunk without the channel axis, which must have length 1."""
         return self._like(np.squeeze(self.array, axis=axis))
 
     # --- parts ------------------------------------------------------------------------------
@@ -265,7 +272,7 @@ class Chunk(NDArrayOperatorsMixin):
         return (..., *local)
 
     def cutout(self, x: Any) -> Chunk:
-        """Return a view of the part inside a box or global slices."""
+        """Return a view of the part inside *x*, which is a box or a tuple of global slices."""
         slices = tuple(getattr(x, "slices", x))
         offset = tuple(each.start for each in slices[-3:])
         return self._like(self.array[self._inside(slices)], offset)
@@ -353,7 +360,9 @@ class ProbabilityMap(Chunk):
         num_peaks: float = np.inf,
         return_confidences: bool = True,
     ) -> Any:
-        """Return positions, of shape (n, 3), and heights of the peaks; ``None`` without peaks.
+        """Return the positions of peaks, (n, 3), and if *return_confidences*, also their heights.
+
+        Without peaks, ``None`` is returned in place of the positions and of the heights.
 
         As in 1.x, the array is first changed in place: its mean is subtracted, negative values
         become 0, and the result is divided by its maximum.

@@ -1,7 +1,7 @@
 """Make ``import chunkflow`` work in plugins if chunkflow itself is not installed.
 
-The modules can be imported only while a plugin is loaded or called, so that other code does not
-mistake them for chunkflow.
+The replacement modules can be imported only while a plugin is loaded or called, so that other code
+does not mistake them for chunkflow.
 """
 
 from __future__ import annotations

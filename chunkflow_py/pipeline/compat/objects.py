@@ -41,7 +41,9 @@ class PointCloud:
 
 
 class Synapses:
-    """T-bars (presynaptic points) with their postsynaptic points, which methods edit in place.
+    """T-bars (presynaptic points) and their postsynaptic points.
+
+    Methods that add or remove points change the object itself.
 
     Attributes:
         pre: positions of the T-bars in voxels, zyx, as an array of shape (n, 3), int32.
@@ -94,7 +96,7 @@ class Synapses:
 
     @property
     def pre_point_cloud(self) -> PointCloud:
-        """Point cloud of the T-bars; without a resolution, its voxel size is 1."""
+        """Point cloud of the T-bars; if *resolution* is ``None``, the voxel size is 1 nm."""
         return PointCloud(self.pre, (1, 1, 1) if self.resolution is None else self.resolution)
 
     @property
@@ -116,7 +118,7 @@ class Synapses:
 
     @property
     def pre_index2post_indices(self) -> list[list[int] | None]:
-        """For each T-bar, the rows of its points in *post*; ``None`` if *post* is ``None``."""
+        """For each T-bar, the rows of its points in *post*, or ``None`` if *post* is ``None``."""
         if self.post is None:
             return [None] * self.pre_num
         return [np.flatnonzero(self.post[:, 0] == row).tolist() for row in range(self.pre_num)]
@@ -150,7 +152,7 @@ class Synapses:
         return self
 
     def remove_pre(self, indices: Iterable[int]) -> None:
-        """Remove the T-bars in these rows of *pre*, and their postsynaptic points."""
+        """Remove the T-bars in rows *indices* of *pre*, and their points in *post*."""
         keep = np.ones(self.pre_num, bool)
         keep[list(indices)] = False
         rows = np.cumsum(keep) - 1
@@ -162,7 +164,7 @@ class Synapses:
             self.post[:, 0] = rows[self.post[:, 0]]
 
     def remove_post(self, indices: Iterable[int]) -> None:
-        """Remove the postsynaptic points in these rows of *post*."""
+        """Remove the postsynaptic points in rows *indices* of *post*."""
         if self.post is None:
             return
         keep = np.ones(len(self.post), bool)
@@ -187,7 +189,7 @@ class Synapses:
         return users.index(user) if user in users else None
 
     def post_indices_from_user(self, user: str) -> set[int]:
-        """Return the rows of the postsynaptic points made by a user."""
+        """Return the rows in *post* of the points that a user annotated."""
         number = self.user_id(user)
         if number is None or self.post_users is None:
             return set()
@@ -199,11 +201,11 @@ class Synapses:
         """Return rows of postsynaptic points that are surplus or too far from their T-bar.
 
         A point is surplus if its T-bar has at least *num_threshold* points with smaller distances.
-        If points have confidences, each distance is first divided by the confidence of the point.
+        For this rule only, each distance is divided by the confidence of the point, if known.
 
         Args:
-            num_threshold: largest number of points of a T-bar.
-            distance_threshold: largest distance of a point from its T-bar, voxels.
+            num_threshold: number of points that a T-bar may have.
+            distance_threshold: distance that a point may have from its T-bar, voxels.
         """
         distances = self.distances_from_pre_to_post
         found = set(np.flatnonzero(distances > distance_threshold).tolist())
@@ -220,7 +222,8 @@ class Synapses:
         """Return rows of postsynaptic points that have a near neighbour on the same segment.
 
         Two points are near if their distance is at most *distance_threshold* voxels. Of two near
-        points, only the row of the point that is farther from its T-bar is returned.
+        points, only the row of the point that is farther from its T-bar is returned. Points outside
+        *seg* and points with label 0 are never returned.
         """
         from scipy.spatial import KDTree
 

@@ -241,11 +241,12 @@ class BoundingBox:
         return BoundingBox(self.start.inverse, self.stop.inverse)
 
     def adjust(self, size: Any) -> BoundingBox:
-        """Return the box enlarged at both ends; negative numbers shrink the box.
+        """Return the box with both ends moved.
 
         Args:
-            size: one number, or three numbers (zyx), by which both ends move outwards. Of six
-                numbers, three are added to the start (zyx), then three to the stop.
+            size: one number, or three numbers (zyx), by which both ends move outwards; negative
+                numbers move both ends inwards. Of six numbers, the first three are added to the
+                start, and the last three to the stop.
         """
         if size is None:
             return self
@@ -275,7 +276,7 @@ class BoundingBox:
         return self.start % block_shape == 0 and self.stop % block_shape == 0
 
     def decompose(self, block_size: Iterable[Any]) -> BoundingBoxes:
-        """Split the box into blocks, counted from its start; partial blocks are omitted."""
+        """Split the box into blocks, beginning at its start; partial blocks are omitted."""
         block = Cartesian.from_collection(block_size)
         axes = (
             range(a, b - step + 1, step)
