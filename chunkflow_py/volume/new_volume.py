@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeCreator(OperatorBase):
-    """Creates a volume before the first task, or with the first chunk.
+    """Creates a volume before the first task, or when the first chunk arrives.
 
-    The first chunk is needed if the options do not give all properties of the volume.
+    The first chunk is needed if neither the options nor *like* give all properties of the volume.
 
     Attributes:
         url: address of the new volume.
@@ -90,7 +90,7 @@ class VolumeCreator(OperatorBase):
     _is_new: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Let later operators of the pipeline see that this volume will be created."""
+        """Add this volume to *announced*, so that later operators know of it before it exists."""
         self.announced[volume_name(Location.parse(self.url))] = self.known_spec
 
     @property

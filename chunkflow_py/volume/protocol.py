@@ -104,7 +104,7 @@ class VolumeOptions:
 
 @dataclass(frozen=True)
 class StoredUnit:
-    """A stored object, and the write unit (block or shard) of the volume to which it belongs.
+    """A stored object, and the write unit (block or shard) whose voxels it stores.
 
     Attributes:
         url: address of the object.
@@ -179,8 +179,8 @@ class Volume(Protocol):
             time: time index, for a volume with a time axis.
 
         Returns:
-            The stored object of each write unit. Empty for a volume that is a single file, because
-            every write changes that file.
+            The stored object of each write unit. The tuple is empty for a volume that is a single
+            file, because every write changes that file.
 
         Raises:
             AlignmentError: a boundary of the chunk cuts a write unit.
