@@ -140,7 +140,7 @@ class ArrayAddress:
     def containers(self) -> frozenset[str]:
         """Identity of the file or folder at the address, as a set with one element.
 
-        If the address names a level of a volume, this is the folder that contains all levels.
+        For a level of a volume, this is the identity of the folder that contains all levels.
         """
         return frozenset({self._known(self.path)})
 
@@ -148,7 +148,7 @@ class ArrayAddress:
     def arrays(self) -> frozenset[str]:
         """Identities of the arrays at the address.
 
-        There are several if the folder contains volumes of several formats.
+        There are several identities if the folder contains volumes of several formats.
         """
         if self.mip is None:
             return self.containers

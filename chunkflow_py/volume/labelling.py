@@ -37,7 +37,7 @@ _MOST = 4096  # limit in bytes; a document has about a hundred
 
 
 class Labelling(NamedTuple):
-    """How an operator has labelled a volume, that is, given each object in it a different id.
+    """How an operator has labelled a volume, that is, given a different id to each object.
 
     Attributes:
         by: name of the operator that labelled the objects.

@@ -353,9 +353,9 @@ def shape_bounds(shape: Zyx) -> BoundingBox:
 def kept_names(
     model: Volume | None, channels: Sequence[int] | None, url: str, format: str | None = None
 ) -> dict[str, Any]:
-    """Return the argument of `create_volume` that copies the channel names of another volume.
+    """Return keyword arguments of `create_volume` that copy the channel names of another volume.
 
-    The result is a dict, which is empty if there are no names to copy.
+    The result is empty if there are no names to copy.
 
     Args:
         model: the other volume.
@@ -370,9 +370,9 @@ def kept_names(
 def known_names(
     voxels: Voxels | None, spec: VolumeSpec, url: str, format: str | None = None
 ) -> dict[str, Any]:
-    """Return the argument of `create_volume` with the channel names that the pipeline knows.
+    """Return keyword arguments of `create_volume` with the channel names that the pipeline knows.
 
-    The result is a dict, which is empty if the names are not known.
+    The result is empty if the names are not known.
 
     Args:
         voxels: properties of the voxels that the pipeline computes, if known.

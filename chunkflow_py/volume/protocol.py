@@ -110,7 +110,8 @@ class StoredUnit:
         url: address of the object.
         box: box of the write unit, in voxels of the level.
         time: time index, or ``None`` in a volume without a time axis.
-        remove: function that deletes the write unit, under every name that its object may have.
+        remove: function that deletes all objects of the write unit, such as a block with and
+            without the extension ``.gz``.
     """
 
     url: str
@@ -200,7 +201,7 @@ class Volume(Protocol):
         """
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Yield the write units that are stored, found by listing objects without reading them.
+        """Yield the stored write units; objects are listed, but not read.
 
         A unit that is stored as several objects is yielded several times.
 

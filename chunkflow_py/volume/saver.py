@@ -139,7 +139,7 @@ class VolumeSaver:
         *,
         has_tasks: bool = True,
     ) -> None:
-        """Check before the run that all tasks can write, and that no two tasks share a write unit.
+        """Check, before the first task, that tasks can write and do not share write units.
 
         Args:
             boxes: for each task, the box that the task has when it arrives at the saver, if known.
