@@ -115,7 +115,7 @@ def create_volume(
 
 
 def format_of_new(place: Location, format: str | None) -> str:
-    """Return the format in which to create a volume.
+    """Return the name of the format in which to create a volume.
 
     Args:
         place: location of the volume.

@@ -10,12 +10,12 @@ a symbolic link to s.zarr/0
 a bind mount of s.zarr/0
 ```
 
-An operator names each input and output by the address of a file or folder. A level of a volume has
-the name ``ADDRESS at mip N`` (`level_name`).
+An operator names each of its inputs and outputs by an address: the address of a file or folder, or
+``ADDRESS at mip N`` for level N of the volume at ADDRESS (see `level_name`).
 
 | address                   | what identifies its array                                     |
 |---------------------------|---------------------------------------------------------------|
-| level of a volume         | the folder or prefix of its blocks, from the metadata         |
+| level of a volume         | the folder or prefix with the blocks of the level             |
 | level that does not exist | the folder or prefix in which this package would create it    |
 | dataset of an HDF5 file   | the file and the position of the dataset in the file          |
 | file or folder            | the file or folder itself                                     |
@@ -140,7 +140,7 @@ class ArrayAddress:
     def containers(self) -> frozenset[str]:
         """Identity of the file or folder at the address, as a set with one element.
 
-        If the address names a level of a volume, this is the folder that contains all levels.
+        For a level of a volume, this is the identity of the folder that contains all levels.
         """
         return frozenset({self._known(self.path)})
 
@@ -148,7 +148,7 @@ class ArrayAddress:
     def arrays(self) -> frozenset[str]:
         """Identities of the arrays at the address.
 
-        There are several if the folder contains volumes of several formats.
+        There are several identities if the folder contains volumes of several formats.
         """
         if self.mip is None:
             return self.containers
@@ -199,7 +199,10 @@ class ArrayAddress:
                 return f"{status.st_dev}:{status.st_ino}{rest}"
 
     def matches(self, other: ArrayAddress) -> bool:
-        """Return whether *other* is this address with the box of a task in place of ``BOX``."""
+        """Return whether *other* is this address with the box of a task in place of ``BOX``.
+
+        For example, ``out_BOX.h5`` matches ``out_0-64_0-64_0-64.h5``.
+        """
         if "BOX" not in self.path or self.mip is not None:
             return False
         pattern = _BOX.join(map(re.escape, self._spelled().split("BOX")))
@@ -263,19 +266,20 @@ _recorded: list[tuple[frozenset[str], RecordedBlocks]] = []  # identities of arr
 
 
 def expect(arrays: Sequence[tuple[str, RecordedBlocks]]) -> None:
-    """Replace the records of the blocks that earlier steps of this run have written.
+    """Set the records that readers use to recognise lost blocks; forget all earlier records.
 
-    A volume that is opened for reading after this call looks up its missing blocks in the records.
+    A record lists the blocks that earlier steps of this run have written to one array. If a volume
+    is opened for reading after this call, each missing block is looked up in the records.
 
     Args:
-        arrays: pairs (address of an array, record of its blocks).
+        arrays: pairs (address of an array, record of the blocks of this array).
     """
     _recorded.clear()  # so that the volumes opened below check nothing
     _recorded.extend([(ArrayAddress.parse(place).arrays, blocks) for place, blocks in arrays])
 
 
 def expected_of(array_url: str) -> RecordedBlocks | None:
-    """Return the recorded blocks of the array at *array_url*, or ``None`` if it has no record."""
+    """Return the record of the blocks of the array at *array_url*, or ``None`` if there is none."""
     if not _recorded:
         return None
     arrays = ArrayAddress.parse(array_url).arrays

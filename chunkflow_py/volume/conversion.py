@@ -127,7 +127,7 @@ def map_to_integer(values: NDArray[Any], out: NDArray[Any]) -> int:
     Args:
         values: float map of any shape, without NaN; not modified. Half-precision values are first
             converted to single precision, because half precision cannot represent 65535. Values of
-            single or double precision are multiplied in their own precision, as on a GPU.
+            single or double precision are multiplied in their own precision.
         out: array for the result, of the same shape: uint8 (for 255·p) or uint16 (for 65535·p).
 
     Returns:

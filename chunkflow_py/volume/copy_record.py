@@ -47,7 +47,7 @@ class CopyRecord:
     access: Access
 
     def begin(self, copied: Mapping[str, Any], *, overwrite: bool, dry_run: bool = False) -> None:
-        """Record the source of a copy; if a record exists, check that the source is the same.
+        """Record the source of a copy; if a record exists, check that it names this source.
 
         Call this method before the first block is written.
 

@@ -1,7 +1,7 @@
 """Choose the box that a loader reads: an explicit cut, the task's box, or the whole volume.
 
-An explicit cut is a box given by options. The task's box is enlarged by a margin. At the bounds of
-the volume, the margin is clipped; `margins_left` returns the clipped margins.
+An explicit cut is a box given by options. The task's box is enlarged by a margin. The margin is
+clipped at the bounds of the volume; `margins_left` returns the margin that remains.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 @dataclass
 class Cutout:
     """The part of a volume that the options of a loader select.
+
+    This part is an explicit cut (a box given by options), else the task's box with a margin, else
+    the whole volume.
 
     ```
     bounds   |------------------------------------------|
@@ -73,13 +76,13 @@ class Cutout:
     ) -> tuple[BoundingBox, BoundingBox]:
         """Return the box to read, clipped to *bounds*, and the domain of the chunk.
 
-        The domain is *bounds*. But if there is an explicit cut and no task's box, the domain is the
-        cut.
+        The domain is *bounds*, unless there is an explicit cut and *task* is ``None``. In this
+        case, the domain is the cut.
 
         Args:
             bounds: box of all voxels of the volume or file.
-            task: the task's box, if it has one.
-            what: the volume or file, for messages.
+            task: box of the task, or ``None`` for a task without a box.
+            what: name of the volume or file, for messages.
 
         Raises:
             GeometryError: an explicit cut extends beyond the bounds, or the task's box is
@@ -132,7 +135,7 @@ def margins_left(chunk: Chunk, bbox: BoundingBox, low: Zyx, high: Zyx) -> tuple[
         high: requested margin at the high end of each axis, voxels, zyx.
 
     Returns:
-        The clipped margins at the low ends and at the high ends, voxels, zyx.
+        The remaining margins at the low ends and at the high ends, voxels, zyx.
     """
     before, after = list(low), list(high)
     for axis in range(3):

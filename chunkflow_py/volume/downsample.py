@@ -44,12 +44,13 @@ def downsample(
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype, at any offset.
-        factor: integers, zyx.
+        factor: downsampling factor along each axis, zyx.
         mode: ``mean``, ``mode`` or ``auto``. The mean of integers is exact and rounded half to
             even; floats are summed in at least single precision. ``mode`` takes the most frequent
             value, or the smallest of equally frequent values. ``auto`` takes the mode of labels
             (see `is_labels`) and the mean of other voxels.
-        sparse: whether ``mode`` ignores the label 0, unless all fine voxels are 0.
+        sparse: whether ``mode`` ignores the label 0. A coarse voxel is then 0 only if all its fine
+            voxels are 0.
 
     Returns:
         A chunk of the same dtype, channels and kind. A coarse voxel that extends beyond *chunk* is

@@ -37,7 +37,7 @@ _MOST = 4096  # limit in bytes; a document has about a hundred
 
 
 class Labelling(NamedTuple):
-    """How an operator has labelled a volume, that is, given each object in it a different id.
+    """How an operator has labelled a volume, that is, given a different id to each object.
 
     Attributes:
         by: name of the operator that labelled the objects.
@@ -51,6 +51,8 @@ class Labelling(NamedTuple):
 
 class LabellingRecords:
     """The labelling documents of one level of a volume.
+
+    Each document records how one task has labelled the objects in its box.
 
     Args:
         volume: the volume, opened at this level.
@@ -120,7 +122,7 @@ class LabellingRecords:
         return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
     def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
-        """Yield the documents of regions whose first or last voxel one of *tasks* writes.
+        """Yield the document of each region in which one of *tasks* writes the first or last voxel.
 
         Args:
             tasks: lookup of the task that writes a given voxel, see

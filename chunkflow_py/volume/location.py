@@ -42,7 +42,7 @@ class Location:
     """A parsed address of a volume.
 
     Attributes:
-        url: the address without password and signature, for messages.
+        url: the address without passwords and signatures, for messages.
         format: a value of `FORMATS`, or ``None`` if it must be detected from the stored files.
         protocol: one of `PROTOCOLS`.
         path: absolute path if the protocol is ``file``, else the text after ``://``. The path has
@@ -136,9 +136,9 @@ def volume_name(place: Location) -> str:
 def level_name(place: Location, mip: int) -> str:
     """Return the canonical name of a level, the same for all spellings of a local path.
 
-    The array of a level can also be opened as a volume of its own, such as ``em.zarr/0`` instead of
-    ``em.zarr`` at mip 0. Its name is then different. Therefore, do not compare names as text, but
-    with `chunkflow_py.volume.array_identity.same_array`.
+    One array can have two names: mip 0 of ``em.zarr`` can also be opened as the volume
+    ``em.zarr/0``. Therefore, do not compare names as text, but with
+    `chunkflow_py.volume.array_identity.same_array`.
     """
     where = volume_name(place)
     if place.format == "h5":

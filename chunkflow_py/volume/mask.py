@@ -40,8 +40,8 @@ class BoxMask:
 
     Attributes:
         coarse: (z, y, x) bool, the part of the mask around the box.
-        indexes: for each of z, y and x, an array with the index in *coarse* of each voxel of the
-            box.
+        indexes: one array for each of z, y and x. For each position along this axis of the box, the
+            array contains the index in *coarse*.
     """
 
     coarse: NDArray[np.bool_]
@@ -56,10 +56,11 @@ class BoxMask:
         return self.coarse[np.ix_(*self.indexes)]
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return *array* with zeros in place of voxels that are not kept, even if they are NaN.
+        """Return *array* with zeros in place of voxels that are not kept; NaN also becomes 0.
 
-        Sections of the box that share one section of the mask are masked together, so only one
-        upsampled plane is needed at a time. Voxels are masked bitwise, which works for any dtype.
+        Sections of the box that lie in the same section of the mask are masked together, so only
+        one upsampled section is needed at a time. Voxels are masked bitwise, which works for any
+        dtype.
 
         Args:
             array: (z, y, x) or (c, z, y, x) of the box's extent, any dtype; not modified. If all
@@ -140,8 +141,8 @@ def touches_mask(
 ) -> Callable[[BoundingBox], bool]:
     """Return a function that checks whether the mask has a nonzero voxel in a given box.
 
-    The result depends only on the box, not on the task, because a patch that extends over two tasks
-    must be computed in both tasks or in neither.
+    For the same box, the function returns the same result in all tasks, because a patch that
+    extends over two tasks must be computed in both tasks or in neither.
 
     Args:
         volume: the mask volume, any dtype; voxels outside the volume count as zero.
@@ -170,7 +171,7 @@ def boxes_in_mask(
 ) -> NDArray[np.bool_]:
     """Return which boxes contain a nonzero mask voxel; warn of boxes outside the mask volume.
 
-    For a grid, each voxel of the mask is read only once; a read covers whole blocks.
+    If *boxes* is a grid, the mask is read in pieces of whole blocks, each piece only once.
 
     ```
     blocks     |--------|--------|--------|--------|--------|     of the mask
@@ -180,7 +181,7 @@ def boxes_in_mask(
 
     Args:
         volume: the mask volume, any dtype; voxels outside the volume count as zero.
-        boxes: a grid, or a list.
+        boxes: the boxes, as a grid or a list.
         voxel_size_nm: size of the voxels in which boxes are given, nanometres, zyx.
 
     Returns:

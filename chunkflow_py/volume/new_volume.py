@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class VolumeCreator(OperatorBase):
-    """Creates a volume before the first task, or with the first chunk.
+    """Creates a volume before the first task, or when the first chunk arrives.
 
-    The first chunk is needed if the options do not give all properties of the volume.
+    The first chunk is needed if neither the options nor *like* give all properties of the volume.
 
     Attributes:
         url: address of the new volume.
@@ -90,7 +90,7 @@ class VolumeCreator(OperatorBase):
     _is_new: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Let later operators of the pipeline see that this volume will be created."""
+        """Add this volume to *announced*, so that later operators know of it before it exists."""
         self.announced[volume_name(Location.parse(self.url))] = self.known_spec
 
     @property
@@ -353,9 +353,9 @@ def shape_bounds(shape: Zyx) -> BoundingBox:
 def kept_names(
     model: Volume | None, channels: Sequence[int] | None, url: str, format: str | None = None
 ) -> dict[str, Any]:
-    """Return the argument of `create_volume` that copies the channel names of another volume.
+    """Return keyword arguments of `create_volume` that copy the channel names of another volume.
 
-    The result is a dict, which is empty if there are no names to copy.
+    The result is empty if there are no names to copy.
 
     Args:
         model: the other volume.
@@ -370,9 +370,9 @@ def kept_names(
 def known_names(
     voxels: Voxels | None, spec: VolumeSpec, url: str, format: str | None = None
 ) -> dict[str, Any]:
-    """Return the argument of `create_volume` with the channel names that the pipeline knows.
+    """Return keyword arguments of `create_volume` with the channel names that the pipeline knows.
 
-    The result is a dict, which is empty if the names are not known.
+    The result is empty if the names are not known.
 
     Args:
         voxels: properties of the voxels that the pipeline computes, if known.

@@ -104,13 +104,14 @@ class VolumeOptions:
 
 @dataclass(frozen=True)
 class StoredUnit:
-    """A stored object, and the write unit (block or shard) of the volume to which it belongs.
+    """A stored object, and the write unit (block or shard) whose voxels it stores.
 
     Attributes:
         url: address of the object.
         box: box of the write unit, in voxels of the level.
         time: time index, or ``None`` in a volume without a time axis.
-        remove: function that deletes the write unit, under every name that its object may have.
+        remove: function that deletes all objects of the write unit, such as a block with and
+            without the extension ``.gz``.
     """
 
     url: str
@@ -179,8 +180,8 @@ class Volume(Protocol):
             time: time index, for a volume with a time axis.
 
         Returns:
-            The stored object of each write unit. Empty for a volume that is a single file, because
-            every write changes that file.
+            The stored object of each write unit. The tuple is empty for a volume that is a single
+            file, because every write changes that file.
 
         Raises:
             AlignmentError: a boundary of the chunk cuts a write unit.
@@ -200,7 +201,7 @@ class Volume(Protocol):
         """
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Yield the write units that are stored, found by listing objects without reading them.
+        """Yield the stored write units; objects are listed, but not read.
 
         A unit that is stored as several objects is yielded several times.
 

@@ -7,10 +7,10 @@ level 2   |---------------|---------------|---------------|----|    blocks: one 
 level 3   |-------------------------------|--------------------|    blocks: two tasks share a block
 ```
 
-A pipeline writes the levels in which no two tasks share a write unit (a block, or a shard if the
-level has shards). The other levels are written when all tasks are done, by
-`chunkflow_py.run.whole_volume.downsampling`, because each block of these levels needs the output of
-several tasks.
+A pipeline can write a level if the level has no shards and no two tasks share one of its blocks.
+The other levels are written when all tasks are done, by
+`chunkflow_py.run.whole_volume.downsampling`, because a block or shard of these levels may need the
+output of several tasks.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PyramidLevel:
     sharded: bool
 
     def cut_by(self, boxes: BoxGrid | Sequence[BoundingBox], fine: BoundingBox) -> str | None:
-        """Describe the first task boundary that cuts a write unit; ``None`` if no boundary does.
+        """Return a description of the first task boundary that cuts a write unit, or ``None``.
 
         Args:
             boxes: boxes of the tasks, in voxels of the pipeline's chunks.
@@ -210,7 +210,7 @@ class PyramidOutput(OperatorBase):
         """Check that there is a level to write, and that all levels are coarser than the chunk.
 
         Raises:
-            OptionError: there is no level to write.
+            OptionError: there is no level to write, or a level is not coarser than the chunk.
         """
         if not self.chunk_mip < self.start_mip < self.stop_mip:
             msg = (
@@ -380,9 +380,9 @@ class PyramidOutput(OperatorBase):
             first = level.mip == self.start_mip
             stop = "leave this command out" if first else f"give --stop-mip {level.mip}"
             msg = (
-                f"{msg} (zyx, voxels), {why}; {stop}, and write the other levels when all tasks "
-                f"are done: chunkflow downsample-volume {self.url} --start-mip {level.mip} "
-                f"--stop-mip {self.stop_mip}"
+                f"{msg} (zyx, voxels), {why}; {stop}, and write this level and all coarser levels "
+                f"when all tasks are done: chunkflow downsample-volume {self.url} "
+                f"--start-mip {level.mip} --stop-mip {self.stop_mip}"
             )
             raise AlignmentError(msg)
 

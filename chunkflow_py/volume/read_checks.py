@@ -44,7 +44,7 @@ class Check(Protocol):
 
 @dataclass
 class Blackout:
-    """Sets the voxels of bad sections to 0 after reading; the list of sections is read once.
+    """Sets the bad sections of each loaded chunk to 0; the list of bad sections is read once.
 
     Attributes:
         url: address of the volume.

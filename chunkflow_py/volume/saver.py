@@ -6,14 +6,15 @@ Properties of a new volume:
 |------------------------|------------------------------------------------------------------------|
 | bounds                 | an option, else the domain of the pipeline's input, else the box       |
 |                        | around all tasks, else the domain of the first chunk                   |
-| block size             | an option, else the largest size up to 64 voxels that aligns all tasks |
+| block size             | an option, else a size that divides tasks into whole blocks, if        |
+|                        | possible (see `fitting_block`)                                         |
 | time points            | an option, else the input of the pipeline; without an option, a volume |
 |                        | has a time axis only if the tasks write to a time index                |
 | dtype, channels, kind, | options, else the first chunk; `create_output`, which is called before |
 | voxel size             | the first chunk, uses the known properties of the pipeline's output    |
 
-The first block begins at the start of the bounds. If no block size then aligns all tasks, and no
-option gives the bounds or the block size, the bounds are the box around all tasks.
+The first block begins at the start of the bounds. If a task boundary would cut a block, and no
+option gives the bounds or the block size, the bounds become the box around all tasks.
 """
 
 from __future__ import annotations
@@ -138,7 +139,7 @@ class VolumeSaver:
         *,
         has_tasks: bool = True,
     ) -> None:
-        """Check before the first task that all tasks can write, and that no two share a write unit.
+        """Check, before the first task, that tasks can write and do not share write units.
 
         Args:
             boxes: for each task, the box that the task has when it arrives at the saver, if known.
@@ -247,9 +248,9 @@ class VolumeSaver:
             return None
 
     def write_bytes(self, size: Zyx) -> int | None:
-        """Return the memory that a write needs besides the chunk, bytes; ``None`` if unknown.
+        """Return the memory in bytes that a write needs besides the chunk; ``None`` if unknown.
 
-        Writing to a volume that is not written block by block is assumed to need one copy.
+        If a volume is not written block by block, a write is assumed to need one copy of the chunk.
 
         Args:
             size: extent of the chunk, voxels, zyx.

@@ -39,7 +39,7 @@ class BoxCheck:
 
     @classmethod
     def of(cls, outline: Any) -> BoxCheck | None:
-        """Return the check for the tasks in *outline*, or ``None`` if there is only one task."""
+        """Return the check for the tasks that *outline* describes; ``None`` for a single task."""
         has_others = outline.has_tasks if outline.boxes is None else len(outline.boxes) > 1
         return cls(outline.domain) if has_others else None
 

@@ -26,16 +26,16 @@ COARSEST = 6  # halvings of y and x from mip 0
 
 
 def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST) -> int:
-    """Return how many times the volume can be halved along y and x for its thumbnail.
+    """Return how many times level *mip* can be halved along y and x to make the thumbnail.
 
-    No two tasks may write to the same voxel of the thumbnail.
+    The number is limited because no two tasks may write to the same voxel of the thumbnail.
 
     Args:
         unit: step of the coarsest grid on which all tasks begin and end, voxels, zyx; 0 along an
             axis with one task. The grid begins at the start of *bounds*.
         bounds: box of all voxels of the volume.
         mip: level of the volume from which the thumbnail is made.
-        coarsest: number of the coarsest level that the thumbnail may have.
+        coarsest: largest number of halvings from mip 0 of the volume to the thumbnail.
     """
     numbers = [*unit[1:], *bounds.start[1:]]
     best = 0

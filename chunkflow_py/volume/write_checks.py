@@ -111,7 +111,7 @@ def check_asked(
     for option, asked, found, before, after in pairs:
         if asked != found:
             msg = (
-                f"{option} is {asked}, but {url} already exists with {before}{found}{after}; leave "
+                f"{option} is {asked}, but {url} has {before}{found}{after}; leave "
                 f"out {option}, or write to another volume"
             )
             raise VolumeError(msg)

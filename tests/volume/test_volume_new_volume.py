@@ -85,9 +85,9 @@ def em(request, tmp_path):
     ("asked", "text"),
     [
         ({"block_size": Zyx(8, 16, 16)}, r"is \(8, 16, 16\), but .* block size \(8, 32, 32\)"),
-        ({"shard_size": Zyx(16, 64, 64)}, r"--shard-size is .* with shard size \(8, 32, 32\)"),
-        ({"encoding": "gzip"}, "--encoding is gzip, but .* with encoding raw"),
-        ({"times": 2}, "--times is 2, but .* with no time axis"),
+        ({"shard_size": Zyx(16, 64, 64)}, r"--shard-size is .* has shard size \(8, 32, 32\)"),
+        ({"encoding": "gzip"}, "--encoding is gzip, but .* has encoding raw"),
+        ({"times": 2}, "--times is 2, but .* has no time axis"),
     ],
 )
 def test_what_is_there_is_another(em, asked, text):

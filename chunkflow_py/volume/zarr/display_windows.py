@@ -36,8 +36,8 @@ def fit_windows(url: str, opening: VolumeOptions, colors: Sequence[str] = ()) ->
     """Compute contrast windows from the voxels; store them in the metadata of an OME-Zarr image.
 
     A window is replaced only if it still has the range that `create_volume` has written. Plain
-    arrays, segmentations, probabilities and affinities are left unchanged. Images of integers of
-    more than 16 bits whose kind is unknown are also left unchanged, because they usually are
+    arrays, segmentations, probabilities and affinities are left unchanged. Volumes of unknown kind
+    with integers of more than 16 bits are also left unchanged, because such voxels usually are
     labels.
 
     Args:

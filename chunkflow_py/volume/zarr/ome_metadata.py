@@ -153,7 +153,8 @@ def multiscale_geometry(
             image has no transformations (before version 0.4).
 
     Raises:
-        VolumeError: an axis is unknown, or the transformations are not scale and translation.
+        VolumeError: axis y or x is missing, two axes have the same name, or a transformation is not
+            supported.
     """
     dataset = next(d for d in image["datasets"] if str(d["path"]) == path)
     if "coordinateSystems" in image:
@@ -340,7 +341,8 @@ def array_geometry(
         url: address of the volume, for messages.
 
     Raises:
-        VolumeError: the axes z, y and x cannot be identified.
+        VolumeError: axis y or x is missing, two axes have the same name, or the number of names is
+            not the number of dimensions.
     """
     named = names or attributes.get("_ARRAY_DIMENSIONS") or attributes.get("axis_names")
     if named is None or any(name is None for name in named):
@@ -548,7 +550,8 @@ def fitted_channels(
         colors: colour of each channel, or empty for default colours.
 
     Returns:
-        The new descriptions, or ``None`` if they equal the descriptions in *ome*.
+        The new descriptions. ``None`` if the new descriptions equal those in *ome*, or if *ome* and
+        *windows* have different numbers of channels.
     """
     usual = _channels(volume, names_of(volume))
     stored = ome.get("omero", {}).get("channels") or usual
