@@ -57,6 +57,17 @@ def test_others_read_x_y_z_and_nanometres():
     assert list(header["space origin"]) == [12, 16, 40]
 
 
+def test_a_header_may_be_long():
+    """Other programs store keys of their own; a header may have up to a megabyte."""
+    header = {"comment of the scanner": "x" * 2000}
+    nrrd.write("a.nrrd", ARRAY.T, header)
+    np.testing.assert_array_equal(load_nrrd("a.nrrd").array, ARRAY)
+    nrrd.write("b.nrrd", ARRAY.T, {"comment": "x" * (1 << 20)})
+    result = run("load-nrrd -f b.nrrd")
+    assert result.exit_code == 1
+    assert "the header does not end within the first 1048576 bytes" in result.output
+
+
 XYZ = np.diag([4.0, 8.0, 40.0])
 
 

@@ -58,7 +58,7 @@ _PACKED = {
 }  # fmt: skip
 _TEXT = ("ascii", "text", "txt")
 _DATE = re.compile(rb"^# on [0-9-]+ [0-9:]+\(GMT\)\.$", re.MULTILINE)
-_HEADER_BYTES = 500  # that contain the comments which pynrrd writes
+_COMMENT_BYTES = 500  # the comments of pynrrd are within them
 _LEVEL = 1  # of gzip; higher levels take several times as long and save a few per cent
 
 
@@ -409,6 +409,6 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
 def _remove_date(path: Path) -> None:
     """Overwrite the comment that contains the time, so that equal voxels give equal files."""
     with path.open("r+b") as file:
-        if found := _DATE.search(file.read(_HEADER_BYTES)):
+        if found := _DATE.search(file.read(_COMMENT_BYTES)):
             file.seek(found.start())
             file.write(b"# no date".ljust(len(found[0])))
