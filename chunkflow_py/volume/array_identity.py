@@ -263,9 +263,10 @@ _recorded: list[tuple[frozenset[str], RecordedBlocks]] = []  # identities of arr
 
 
 def expect(arrays: Sequence[tuple[str, RecordedBlocks]]) -> None:
-    """Replace the records of the blocks that earlier steps of this run have written.
+    """Set the records of the blocks that earlier steps of this run have written.
 
-    A volume that is opened for reading after this call looks up its missing blocks in the records.
+    Records from an earlier call are dropped. A volume that is opened for reading after this call
+    looks up its missing blocks in the records.
 
     Args:
         arrays: pairs (address of an array, record of its blocks).

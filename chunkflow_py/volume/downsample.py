@@ -49,7 +49,8 @@ def downsample(
             even; floats are summed in at least single precision. ``mode`` takes the most frequent
             value, or the smallest of equally frequent values. ``auto`` takes the mode of labels
             (see `is_labels`) and the mean of other voxels.
-        sparse: whether ``mode`` ignores the label 0, unless all fine voxels are 0.
+        sparse: whether ``mode`` ignores fine voxels of label 0; a coarse voxel then becomes 0 only
+            if all its fine voxels are 0.
 
     Returns:
         A chunk of the same dtype, channels and kind. A coarse voxel that extends beyond *chunk* is
@@ -260,8 +261,8 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
 def _sorting_network(count: int) -> tuple[tuple[int, int], ...]:
     """Return the pairs of columns to compare, in this order, to sort each row of a table.
 
-    The table has *count* columns. For each pair, the caller swaps the two values of every row in
-    which they are out of order. After the last pair, all rows are sorted.
+    The table has *count* columns. For each pair, the caller compares the two values in every row,
+    and swaps these values if the first is larger. After the last pair, all rows are sorted.
 
     The method is Batcher's merge exchange (Knuth, The Art of Computer Programming, volume 3,
     section 5.2.2, algorithm M). The caller compares whole columns, because sorting many short rows

@@ -37,7 +37,7 @@ _MOST = 4096  # limit in bytes; a document has about a hundred
 
 
 class Labelling(NamedTuple):
-    """How an operator has labelled a volume, that is, given each object in it a different id.
+    """The method by which an operator gave each object in a volume an id of its own.
 
     Attributes:
         by: name of the operator that labelled the objects.
@@ -113,14 +113,15 @@ class LabellingRecords:
                 regions.append(Region.parse(key.removesuffix(_SUFFIX)))
             except GeometryError as error:
                 msg = (
-                    f"the name of {key} in {FOLDER} of {self._volume.url} is not a box: {error}; "
+                    f"the name of file {key} in folder {FOLDER} of {self._volume.url} is not a "
+                    f"box: {error}; "
                     "move this file away"
                 )
                 raise VolumeError(msg) from error
         return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
     def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
-        """Yield the documents of regions whose first or last voxel one of *tasks* writes.
+        """Yield the document of each region whose first or last voxel is written by one of *tasks*.
 
         Args:
             tasks: lookup of the task that writes a given voxel, see
@@ -150,7 +151,7 @@ class LabellingRecords:
         }
 
     def holding(self, region: Region) -> Labelling | None:
-        """Return how *region*, a part of the box of one task, was labelled.
+        """Return how *region* was labelled; *region* must be inside the box of one task.
 
         Returns:
             The recorded labelling, or ``None`` if no task has labelled a voxel of the region.
@@ -165,7 +166,9 @@ class LabellingRecords:
         return None if owner is None else self.get(owner)
 
     def owner(self, region: Region) -> Region | None:
-        """Return the whole region of the task that labelled *region*, or ``None``.
+        """Return the region of the task that labelled *region*; the result contains *region*.
+
+        If no task has labelled a voxel of *region*, the result is ``None``.
 
         Raises:
             ChunkError: several tasks labelled parts of the region, or one task labelled only a
@@ -195,7 +198,7 @@ class LabellingRecords:
 
 
 def uncovered(boxes: Iterable[BoundingBox], bounds: BoundingBox) -> list[BoundingBox]:
-    """Return disjoint boxes that cover the part of *bounds* outside *boxes*."""
+    """Return disjoint boxes that cover exactly the voxels of *bounds* outside all *boxes*."""
     inside = [box.intersection(bounds) for box in boxes]
     cuts = [
         np.unique([bounds.start[a], bounds.stop[a], *(b.start[a] for b in inside),

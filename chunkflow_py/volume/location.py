@@ -137,8 +137,8 @@ def level_name(place: Location, mip: int) -> str:
     """Return the canonical name of a level, the same for all spellings of a local path.
 
     The array of a level can also be opened as a volume of its own, such as ``em.zarr/0`` instead of
-    ``em.zarr`` at mip 0. Its name is then different. Therefore, do not compare names as text, but
-    with `chunkflow_py.volume.array_identity.same_array`.
+    ``em.zarr`` at mip 0. One array can therefore have two names. Compare
+    names with `chunkflow_py.volume.array_identity.same_array`, not as text.
     """
     where = volume_name(place)
     if place.format == "h5":

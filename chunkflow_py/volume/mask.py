@@ -35,7 +35,7 @@ class BoxMask:
 
     ```
     mask       |  0  |  1  |  2  |      upsampling: each voxel takes the value of the mask voxel
-    voxels    |-*-|-*-|-*-|-*-|         at the voxel's centre *; the indexes are 0 1 1 2
+    voxels     |-*-|-*-|-*-|-*-|        at the voxel's centre *; the indexes are 0 1 1 2
     ```
 
     Attributes:
@@ -56,7 +56,7 @@ class BoxMask:
         return self.coarse[np.ix_(*self.indexes)]
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return *array* with zeros in place of voxels that are not kept, even if they are NaN.
+        """Return *array* with every voxel that is not kept set to 0, even a NaN.
 
         Sections of the box that share one section of the mask are masked together, so only one
         upsampled plane is needed at a time. Voxels are masked bitwise, which works for any dtype.
@@ -145,8 +145,8 @@ def touches_mask(
 
     Args:
         volume: the mask volume, any dtype; voxels outside the volume count as zero.
-        box: region for which the mask is read once, in advance. If the function is called with a
-            box that extends beyond this region, the function reads the mask again.
+        box: region for which the mask is read once, in advance. If the returned function gets a
+            box that extends beyond this region, the mask is read again.
         voxel_size_nm: size of the voxels in which boxes are given, nanometres, zyx.
 
     Raises:

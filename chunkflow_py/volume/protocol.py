@@ -104,7 +104,7 @@ class VolumeOptions:
 
 @dataclass(frozen=True)
 class StoredUnit:
-    """A stored object, and the write unit (block or shard) of the volume to which it belongs.
+    """A stored object, with the write unit (block or shard) whose voxels the object contains.
 
     Attributes:
         url: address of the object.
@@ -200,7 +200,7 @@ class Volume(Protocol):
         """
 
     def stored_units(self) -> Iterator[StoredUnit]:
-        """Yield the write units that are stored, found by listing objects without reading them.
+        """Yield the stored write units; the objects in the store are listed, but not read.
 
         A unit that is stored as several objects is yielded several times.
 
@@ -348,8 +348,8 @@ def checked_time(time: int | None, times: int, url: str) -> int:
     """
     if time is None and times > 1:
         msg = (
-            f"{url} has {times} time points, but the task has no time index; give generate-tasks "
-            "the option --time-points all, or load-volume the option --time"
+            f"{url} has {times} time points, but the task has no time index; use "
+            "generate-tasks with --time-points all, or load-volume with --time"
         )
         raise VolumeError(msg)
     if not 0 <= (time or 0) < times:

@@ -12,8 +12,8 @@ Properties of a new volume:
 | dtype, channels, kind, | options, else the first chunk; `create_output`, which is called before |
 | voxel size             | the first chunk, uses the known properties of the pipeline's output    |
 
-The first block begins at the start of the bounds. If no block size then aligns all tasks, and no
-option gives the bounds or the block size, the bounds are the box around all tasks.
+The first block begins at the start of the bounds. If tasks cannot align with blocks that begin
+there, and no option gives the bounds or the block size, the bounds are the box around all tasks.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class VolumeSaver:
             times: length of the time axis of the volume that the pipeline reads, or ``None`` if
                 this volume has no time axis.
             voxel_size_nm: size of the voxels that will be written, nanometres, zyx, if known.
-            has_tasks: whether there are tasks, each of which may have a time index.
+            has_tasks: whether the pipeline has tasks; a task may have a time index.
 
         Raises:
             OptionError: the volume has several time points, but neither an option nor a task
@@ -249,7 +249,8 @@ class VolumeSaver:
     def write_bytes(self, size: Zyx) -> int | None:
         """Return the memory that a write needs besides the chunk, bytes; ``None`` if unknown.
 
-        Writing to a volume that is not written block by block is assumed to need one copy.
+        Writing to a volume that is not written block by block is assumed to need one copy of the
+        chunk.
 
         Args:
             size: extent of the chunk, voxels, zyx.
@@ -327,7 +328,7 @@ class VolumeSaver:
         return tuple(Stored(url) for url in self.volume.objects(inside, time=time))
 
     def volume_for(self, chunk: Chunk, time: int | None = None) -> Volume:
-        """Return the volume; if it does not exist, create it for *chunk*."""
+        """Return the volume; if the volume does not exist, create it with properties of *chunk*."""
         with self._lock:
             if self.volume is None:
                 self.volume = self._open()

@@ -28,7 +28,7 @@ COARSEST = 6  # halvings of y and x from mip 0
 def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST) -> int:
     """Return how many times the volume can be halved along y and x for its thumbnail.
 
-    No two tasks may write to the same voxel of the thumbnail.
+    The number is limited because no two tasks may write to the same voxel of the thumbnail.
 
     Args:
         unit: step of the coarsest grid on which all tasks begin and end, voxels, zyx; 0 along an

@@ -255,7 +255,7 @@ def _intrinsic_system(
 def _composed(
     transforms: Iterable[Mapping[str, Any]], scale: list[float], url: str
 ) -> tuple[list[float], list[float]]:
-    """Combine *scale* and the transformations after it into a scale and a translation per axis.
+    """Apply *transforms* after *scale*; return the resulting scale and translation of each axis.
 
     Raises:
         VolumeError: a transformation is not supported.
@@ -548,7 +548,8 @@ def fitted_channels(
         colors: colour of each channel, or empty for default colours.
 
     Returns:
-        The new descriptions, or ``None`` if they equal the descriptions in *ome*.
+        The new descriptions; ``None`` if they equal the descriptions in *ome*, or if *ome*
+        describes another number of channels than *windows*.
     """
     usual = _channels(volume, names_of(volume))
     stored = ome.get("omero", {}).get("channels") or usual
