@@ -15,7 +15,7 @@ the name ``ADDRESS at mip N`` (`level_name`).
 
 | address                   | what identifies its array                                     |
 |---------------------------|---------------------------------------------------------------|
-| level of a volume         | the folder or prefix of its blocks, from the metadata         |
+| level of a volume         | the folder or key prefix that the metadata give for blocks    |
 | level that does not exist | the folder or prefix in which this package would create it    |
 | dataset of an HDF5 file   | the file and the position of the dataset in the file          |
 | file or folder            | the file or folder itself                                     |
@@ -78,7 +78,7 @@ def same_array(first: str, second: str) -> bool:
 
 @dataclass(frozen=True)
 class ArrayAddress:
-    """A parsed address of an array; files and metadata are inspected only once.
+    """A parsed address of an array; the identities of its arrays are computed only once.
 
     Attributes:
         text: the address as given.

@@ -40,8 +40,8 @@ class BoxMask:
 
     Attributes:
         coarse: (z, y, x) bool, the part of the mask around the box.
-        indexes: for each of z, y and x, an array with the index in *coarse* of each voxel of the
-            box.
+        indexes: one array per axis (z, y, x), with one entry per voxel of the box along this axis:
+            the index of the mask voxel in *coarse*.
     """
 
     coarse: NDArray[np.bool_]

@@ -247,7 +247,7 @@ class VolumeSaver:
             return None
 
     def write_bytes(self, size: Zyx) -> int | None:
-        """Return the memory that a write needs besides the chunk, bytes; ``None`` if unknown.
+        """Return the bytes of memory that a write needs in addition to the chunk, if known.
 
         Writing to a volume that is not written block by block is assumed to need one copy of the
         chunk.
@@ -361,7 +361,7 @@ class VolumeSaver:
             return
         msg = (
             f"the pipeline makes voxels of {size_nm} nm, but {self.url} has voxels of "
-            f"{volume.voxel_size_nm} nm (zyx) at mip {self.mip}; write to another volume or --mip, "
+            f"{volume.voxel_size_nm} nm (zyx) at mip {self.mip}; write to another volume or mip, "
             "or correct the size with the option --voxel-size of the operator that loads the chunk"
         )
         raise ChunkError(msg)
