@@ -84,7 +84,7 @@ def create_volume(
 
     Args:
         spec: description of the volume at level *mip*.
-        url: address of the volume; if it does not begin with a format, give *format*.
+        url: address of the volume; if the address does not begin with a format, give *format*.
         mip: resolution level that *spec* describes.
         format: ``precomputed``, ``zarr`` or ``h5``, if the address does not name it.
         opening: options for reading and writing the volume.

@@ -78,7 +78,7 @@ def same_array(first: str, second: str) -> bool:
 
 @dataclass(frozen=True)
 class ArrayAddress:
-    """A parsed address of an array; files and metadata are inspected only once.
+    """A parsed address of an array; the identities of its arrays are computed only once.
 
     Attributes:
         text: the address as given.

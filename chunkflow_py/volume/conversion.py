@@ -1,5 +1,8 @@
 """Convert voxels to another dtype by fixed rules; the contrast of images is never stretched.
 
+A map is a float chunk of kind ``probability`` or ``affinity``, or of unknown kind with all values
+in [0, 1].
+
 | from      | to               | rule                                                            |
 |-----------|------------------|-----------------------------------------------------------------|
 | map       | uint8, uint16    | clamp each value p to [0, 1], count the clamped voxels, and     |
@@ -8,8 +11,8 @@
 | integer   | integer or float | the same number; a value that does not fit is an error          |
 | float     | float            | the nearest value; an overflow is an error                      |
 
-A map is a float chunk of kind ``probability`` or ``affinity``, or of unknown kind with all values
-in [0, 1].
+Two conversions are always errors: floats of kind ``logit``, ``vector`` or ``embedding`` to integers
+or bool; floats of unknown kind with values outside [0, 1] to uint8 or uint16.
 """
 
 from __future__ import annotations
@@ -122,7 +125,9 @@ def _to_float(array: NDArray[Any], target: np.dtype[Any], low: Any, high: Any) -
 
 
 def map_to_integer(values: NDArray[Any], out: NDArray[Any]) -> int:
-    """Convert a float map to integers: clamp to [0, 1], then round 255·p or 65535·p half to even.
+    """Convert a float map to integers: clamp each value p to [0, 1], and round 255·p or 65535·p.
+
+    Rounding is half to even.
 
     Args:
         values: float map of any shape, without NaN; not modified. Half-precision values are first

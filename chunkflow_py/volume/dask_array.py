@@ -33,8 +33,9 @@ def to_dask(
 ) -> Any:
     """Return a dask array that reads *volume* lazily.
 
-    The names of the dask tasks depend only on the address of the volume and on these arguments, so
-    that dask recognises equal tasks. A dask worker in another process opens the volume again.
+    Calls for the same level of the same volume with the same arguments give the dask tasks the same
+    names, so that dask recognises equal tasks. A dask worker in another process opens the volume
+    again.
 
     Args:
         volume: volume, opened for reading.

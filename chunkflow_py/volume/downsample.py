@@ -261,8 +261,8 @@ def _modes_across(columns: list[NDArray[Any]], *, sparse: bool) -> NDArray[Any]:
 def _sorting_network(count: int) -> tuple[tuple[int, int], ...]:
     """Return the pairs of columns to compare, in this order, to sort each row of a table.
 
-    The table has *count* columns. For each pair, the caller swaps the two values of every row in
-    which they are out of order. After the last pair, all rows are sorted.
+    The table has *count* columns. For each pair, the caller compares the two values in every row,
+    and swaps these values if the first is larger. After the last pair, all rows are sorted.
 
     The method is Batcher's merge exchange (Knuth, The Art of Computer Programming, volume 3,
     section 5.2.2, algorithm M). The caller compares whole columns, because sorting many short rows

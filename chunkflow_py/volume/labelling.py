@@ -115,7 +115,8 @@ class LabellingRecords:
                 regions.append(Region.parse(key.removesuffix(_SUFFIX)))
             except GeometryError as error:
                 msg = (
-                    f"the name of {key} in {FOLDER} of {self._volume.url} is not a box: {error}; "
+                    f"the name of file {key} in folder {FOLDER} of {self._volume.url} is not a "
+                    f"box: {error}; "
                     "move this file away"
                 )
                 raise VolumeError(msg) from error
@@ -152,7 +153,7 @@ class LabellingRecords:
         }
 
     def holding(self, region: Region) -> Labelling | None:
-        """Return how *region*, a part of the box of one task, was labelled.
+        """Return how *region* was labelled; *region* must be inside the box of one task.
 
         Returns:
             The recorded labelling, or ``None`` if no task has labelled a voxel of the region.
@@ -167,7 +168,9 @@ class LabellingRecords:
         return None if owner is None else self.get(owner)
 
     def owner(self, region: Region) -> Region | None:
-        """Return the whole region of the task that labelled *region*, or ``None``.
+        """Return the region of the task that labelled *region*; the result contains *region*.
+
+        If no task has labelled a voxel of *region*, the result is ``None``.
 
         Raises:
             ChunkError: several tasks labelled parts of the region, or one task labelled only a
@@ -197,7 +200,7 @@ class LabellingRecords:
 
 
 def uncovered(boxes: Iterable[BoundingBox], bounds: BoundingBox) -> list[BoundingBox]:
-    """Return disjoint boxes that cover the part of *bounds* outside *boxes*."""
+    """Return disjoint boxes that cover exactly the voxels of *bounds* outside all *boxes*."""
     inside = [box.intersection(bounds) for box in boxes]
     cuts = [
         np.unique([bounds.start[a], bounds.stop[a], *(b.start[a] for b in inside),

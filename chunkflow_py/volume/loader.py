@@ -58,8 +58,8 @@ class VolumeLoader(OperatorBase):
         kind: meaning of the voxels (default: that of the volume).
         time: time index to read (default: that of the task).
         set_bbox: whether to set the task's box to the box of the chunk.
-        checks: checks of the chunk, in this order. Each is called with the chunk, the volume and
-            the time index, and returns the chunk for the next check.
+        checks: checks of the chunk, in this order. Each check is called with the chunk, the
+            volume and the time index, and returns the chunk for the next check.
     """
 
     source: VolumeSource

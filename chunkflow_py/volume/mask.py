@@ -35,7 +35,7 @@ class BoxMask:
 
     ```
     mask       |  0  |  1  |  2  |      upsampling: each voxel takes the value of the mask voxel
-    voxels    |-*-|-*-|-*-|-*-|         at the voxel's centre *; the indexes are 0 1 1 2
+    voxels     |-*-|-*-|-*-|-*-|        at the voxel's centre *; the indexes are 0 1 1 2
     ```
 
     Attributes:
@@ -146,8 +146,8 @@ def touches_mask(
 
     Args:
         volume: the mask volume, any dtype; voxels outside the volume count as zero.
-        box: region for which the mask is read once, in advance. If the function is called with a
-            box that extends beyond this region, the function reads the mask again.
+        box: region for which the mask is read once, in advance. If the returned function gets a
+            box that extends beyond this region, the mask is read again.
         voxel_size_nm: size of the voxels in which boxes are given, nanometres, zyx.
 
     Raises:

@@ -279,8 +279,8 @@ def plan_blocks(
         bounds: requested box of all voxels of the volume.
         url: address of the volume, for messages.
         fixed: whether the volume must have exactly *bounds*. If false, and blocks that begin at
-            the start of *bounds* cannot align with the tasks, the volume gets only the region of
-            the tasks.
+            the start of *bounds* cannot align with the tasks, the volume covers only the box around
+            all tasks, clipped to *bounds*.
     """
     block = fitting_block(boxes, bounds)
     region = hull_of(boxes)
@@ -309,7 +309,8 @@ def times_for(time: int | None, asked: int | None, of_input: int | None, url: st
         url: address of the volume, for messages.
 
     Raises:
-        OptionError: the time index *time* would be beyond the end of the new volume.
+        OptionError: *time* is beyond the end of the time axis, or the length of the axis is not
+            known.
     """
     times = asked or (None if time is None else of_input)
     if time is not None and time >= (times or 0):

@@ -45,7 +45,8 @@ class VolumeOutput(OperatorBase):
         saver: saver that writes the volume.
         input_name: name of the chunk in the task.
         intensity_threshold: a chunk is not written if all its voxels are below this value.
-        upload_log: whether to write ``log/<box>.json`` with the time that each operator took.
+        upload_log: whether to write ``log/<box>.json`` in the folder of the volume, with the time
+            that each operator took.
         create_thumbnail: whether to write a thumbnail to the precomputed volume ``thumbnail`` in
             the folder of the volume. The thumbnail is the last channel of the first time point,
             downsampled along y and x.

@@ -349,8 +349,8 @@ def checked_time(time: int | None, times: int, url: str) -> int:
     """
     if time is None and times > 1:
         msg = (
-            f"{url} has {times} time points, but the task has no time index; give generate-tasks "
-            "the option --time-points all, or load-volume the option --time"
+            f"{url} has {times} time points, but the task has no time index; use "
+            "generate-tasks with --time-points all, or load-volume with --time"
         )
         raise VolumeError(msg)
     if not 0 <= (time or 0) < times:

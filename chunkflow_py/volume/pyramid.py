@@ -115,11 +115,11 @@ def like_levels(
 
 
 def isotropic_factors(voxel_size_nm: tuple[float, float, float], levels: int) -> tuple[Zyx, ...]:
-    """Return downsampling factors that make voxels as cubic as possible, one for each level.
+    """Return downsampling factors that make voxels as cubic as possible, one factor per level.
 
-    Let L be the longest edge of a voxel of a level. The next level has half as many voxels along
-    each axis along which a voxel is shorter than L/√2. If there is no such axis, the next level has
-    half as many voxels along all axes.
+    Let L be the longest edge of a voxel. An axis is short if the voxel's edge along this axis is
+    shorter than L/√2. The next level has half as many voxels along each short axis. If no axis is
+    short, the next level has half as many voxels along all axes.
 
     Args:
         voxel_size_nm: size of a voxel of level 0, nanometres, zyx.
@@ -389,7 +389,7 @@ class PyramidOutput(OperatorBase):
 
 @dataclass
 class FinerReader(OperatorBase):
-    """Loads, for each task, the voxels of a finer level that the box of the task covers.
+    """Loads the voxels of a finer level inside the box of each task.
 
     Attributes:
         fine: the finer level.

@@ -109,7 +109,8 @@ class Validation:
 def bad_sections(url: str, access: Access = Access()) -> list[int]:  # noqa: B008  (frozen)
     """Return the z positions that ``blackout_section_ids.json`` of a volume lists.
 
-    The file contains ``{"section_ids": [17, 18]}``: positions in voxels of the level that is read.
+    Example of the content: ``{"section_ids": [17, 18]}``. The positions are in voxels of the level
+    that is read.
 
     Raises:
         VolumeNotFoundError: the file does not exist.

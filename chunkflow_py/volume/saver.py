@@ -148,7 +148,7 @@ class VolumeSaver:
             times: length of the time axis of the volume that the pipeline reads, or ``None`` if
                 this volume has no time axis.
             voxel_size_nm: size of the voxels that will be written, nanometres, zyx, if known.
-            has_tasks: whether there are tasks, each of which may have a time index.
+            has_tasks: whether the pipeline has tasks; a task may have a time index.
 
         Raises:
             OptionError: the volume has several time points, but neither an option nor a task
@@ -328,7 +328,7 @@ class VolumeSaver:
         return tuple(Stored(url) for url in self.volume.objects(inside, time=time))
 
     def volume_for(self, chunk: Chunk, time: int | None = None) -> Volume:
-        """Return the volume; if it does not exist, create it for *chunk*."""
+        """Return the volume; if the volume does not exist, create it with properties of *chunk*."""
         with self._lock:
             if self.volume is None:
                 self.volume = self._open()
@@ -361,7 +361,7 @@ class VolumeSaver:
             return
         msg = (
             f"the pipeline makes voxels of {size_nm} nm, but {self.url} has voxels of "
-            f"{volume.voxel_size_nm} nm (zyx) at mip {self.mip}; write to another volume or --mip, "
+            f"{volume.voxel_size_nm} nm (zyx) at mip {self.mip}; write to another volume or mip, "
             "or correct the size with the option --voxel-size of the operator that loads the chunk"
         )
         raise ChunkError(msg)

@@ -81,7 +81,7 @@ class BoxCheck:
 def stored_inside(
     volume: Any, tasks: Any, shrink: Zyx = Zyx(1, 1, 1), time: int | None = None
 ) -> Iterator[Leftover]:
-    """Yield the write units of *volume* that are already stored in the boxes of tasks.
+    """Yield the write units of *volume* that are already stored inside the boxes of tasks.
 
     Args:
         volume: volume that the tasks write.

@@ -34,7 +34,7 @@ class VolumeSource(ABC):
     @property
     @abstractmethod
     def origins(self) -> tuple[str, ...]:
-        """Canonical addresses of the volumes or files to read, which no operator may write."""
+        """Canonical addresses of the volumes or files to read; no operator may write to these."""
 
     @property
     def is_one_file(self) -> bool:

@@ -1,1 +1,1 @@
-"""Zarr 2 and 3, and OME-Zarr."""
+"""Read and write zarr volumes: OME-Zarr images and plain arrays, zarr v2 and v3."""

@@ -256,7 +256,7 @@ def _intrinsic_system(
 def _composed(
     transforms: Iterable[Mapping[str, Any]], scale: list[float], url: str
 ) -> tuple[list[float], list[float]]:
-    """Combine *scale* and the transformations after it into a scale and a translation per axis.
+    """Apply *transforms* after *scale*; return the resulting scale and translation of each axis.
 
     Raises:
         VolumeError: a transformation is not supported.

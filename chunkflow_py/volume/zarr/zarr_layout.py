@@ -90,11 +90,11 @@ class ZarrLayout(BlockLayout):
         return cast("Sequence[Mapping[str, Any]]", document["codecs"])
 
     def key(self, unit: Index) -> str:
-        """Return the key of the object that stores *unit*."""
+        """Return the key of the object that stores the write unit with index *unit*."""
         return f"{self._prefix}{self._encode_key(unit)}"
 
     def unit_of(self, key: str) -> Index | None:
-        """Return the unit that is stored at *key*; ``None`` if *key* is not a key of this array."""
+        """Return the index of the write unit at *key*; ``None`` if this array has no such key."""
         unit = tuple(map(int, _NUMBER.findall(key.removeprefix(self._prefix))))
         return unit if len(unit) == len(self.shape) and self.key(unit) == key else None
 

@@ -201,7 +201,7 @@ def documents_of(memory: MemoryStore) -> dict[str, bytes]:
 
 
 def document_keys(*prefixes: str) -> tuple[str, ...]:
-    """Return the keys of all documents that nodes with these prefixes may have, v2 and v3."""
+    """Return the keys that documents of groups and arrays at *prefixes* may have, v2 and v3."""
     return tuple(dict.fromkeys(f"{prefix}{name}" for prefix in prefixes for name in _ORDER))
 
 
