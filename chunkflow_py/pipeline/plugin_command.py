@@ -236,10 +236,10 @@ def _operator_argv(called: Called, own: dict[str, Any]) -> list[str]:
             known = ", ".join(p.opts[0] for p in params)
             msg = f"plugin {called.name} has no argument {name!r}; its options are {known}"
             if name == "args":  # keyword of a text without names
-                names = known.replace("--", "").replace("-", "_")
+                arguments_known = known.replace("--", "").replace("-", "_")
                 msg = (
                     f"--args {value} of plugin {called.name} gives no name; write NAME=VALUE, "
-                    f"where NAME is one of {names}"
+                    f"where NAME is one of {arguments_known}"
                 )
             raise OptionError(msg)
         spellings = (*option.opts, *option.secondary_opts)
