@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fleet_report import TASKS_OF_AN_OBJECT, cost, lines
 from fleet_services import IN_FLIGHT, WRITES_PER_S, Clock, SimulatedS3, SimulatedSqs
+from rigs.shared import built_once
 from simulate_fleet import Fleet, Simulation
 
 # Interrupted so often that a tenth of the tasks is begun in vain.
@@ -18,9 +21,15 @@ SMALL = Fleet(
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a small fleet did."""
-    return Simulation(SMALL).run()
+
+    def simulate(folder: Path) -> None:
+        (folder / "found.json").write_text(json.dumps(Simulation(SMALL).run()))
+
+    folder = built_once(tmp_path_factory, "fleet", simulate)
+    found: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return found
 
 
 def test_all_tasks_are_recorded_exactly_once(found: dict[str, Any]) -> None:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rigs.command_line import say
 from torch.overrides import TorchFunctionMode
 
 from chunkflow_py.core import failpoints
@@ -326,7 +327,9 @@ def test_inference_on_a_faulty_device_stores_nothing(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_a_worker_on_a_faulty_device_stops_and_blames_no_task(folder: Path) -> None:
+def test_a_worker_on_a_faulty_device_stops_and_blames_no_task(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tasks stay in the queue, for workers whose devices are in order."""
     submit = (
         "submit", "--run", "masks.run", "--queue", "file://queue",
@@ -334,13 +337,13 @@ def test_a_worker_on_a_faulty_device_stops_and_blames_no_task(folder: Path) -> N
         "load-h5", "-f", "em.h5", "--expand-margin-size", "auto", *INFERENCE, "bfloat16",
         "save-zarr", "--store", "out.zarr", "--block-size", 8, 12, 12,
     )  # fmt: skip
-    done = chunkflow(folder, *submit)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(folder)
+    say(" ".join(map(str, submit)))
     work = ("work", "masks.run", "--until-complete")
     done = chunkflow(folder, *work, **CORRUPTED)
     assert done.returncode == 75, done.stderr
     assert "has a faulty device" in done.stderr
-    (step,) = json.loads(chunkflow(folder, "status", "masks.run", "--json").stdout)["stages"]
+    (step,) = json.loads(say("status masks.run --json"))["stages"]
     assert (step["left"], step["failed"], step["attempts_failed"]) == (4, 0, 0)
     done = chunkflow(folder, *work)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,6 @@ import sys
 import pytest
 import torch
 from contracts.core_contract import SHAPE, CoreContract, batch, make, run
-from rigs.shared import shared_folder
 from torch import nn
 
 from chunkflow_py.errors import MissingExtraError, ModelError, OptionError
@@ -36,12 +35,6 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CHUNKFLOW_CACHE_DIR", str(tmp_path / "cache"))
 
 
-@pytest.fixture
-def shared_conversions(_cache, tmp_path_factory, monkeypatch):
-    """Let all tests of a backend use one conversion, from the cache."""
-    monkeypatch.setenv("CHUNKFLOW_CACHE_DIR", str(shared_folder(tmp_path_factory) / "conversions"))
-
-
 class TestOnnxCore(CoreContract):
     """Conversion and results."""
 
@@ -51,11 +44,12 @@ class TestOnnxCore(CoreContract):
 class TestOnnx(BackendContract):
     """--backend onnxruntime."""
 
-    @pytest.fixture
-    def backend(self, tmp_path, shared_conversions):
-        (tmp_path / "model.py").write_text(NETWORK)
-        model = str(tmp_path / "model.py")
-        return create_backend("pytorch", model=model, backend="onnxruntime", **self.settings)
+    @pytest.fixture(scope="class")
+    @classmethod
+    def backend(cls, tmp_path_factory):
+        model = tmp_path_factory.mktemp("model") / "model.py"
+        model.write_text(NETWORK)
+        return create_backend("pytorch", model=str(model), backend="onnxruntime", **cls().settings)
 
 
 @pytest.mark.skipif(

@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 from contracts.core_contract import SHAPE, CoreContract, Looks, batch, make, ready, run, sha256
-from rigs.shared import shared_folder
 from torch import nn
 
 from chunkflow_py.errors import MissingExtraError, ModelError, OptionError
@@ -39,12 +38,6 @@ def _cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CHUNKFLOW_CACHE_DIR", str(tmp_path / "cache"))
 
 
-@pytest.fixture
-def shared_conversions(_cache, tmp_path_factory, monkeypatch):
-    """Let all tests of a backend use one conversion, from the cache."""
-    monkeypatch.setenv("CHUNKFLOW_CACHE_DIR", str(shared_folder(tmp_path_factory) / "conversions"))
-
-
 @pytest.mark.long
 class TestOpenVinoCore(CoreContract):
     """Conversion and results."""
@@ -55,26 +48,29 @@ class TestOpenVinoCore(CoreContract):
 class TestOpenVino(BackendContract):
     """--backend openvino."""
 
-    @pytest.fixture
-    def backend(self, tmp_path, shared_conversions):
-        (tmp_path / "model.py").write_text(NETWORK)
-        model = str(tmp_path / "model.py")
-        return create_backend("pytorch", model=model, backend="openvino", **self.settings)
+    @pytest.fixture(scope="class")
+    @classmethod
+    def backend(cls, tmp_path_factory):
+        model = tmp_path_factory.mktemp("model") / "model.py"
+        model.write_text(NETWORK)
+        return create_backend("pytorch", model=str(model), backend="openvino", **cls().settings)
 
 
 @needs_bfloat16
 class TestOpenVinoBfloat16(BackendContract):
     """--backend openvino --dtype bfloat16."""
 
-    @pytest.fixture
-    def backend(self, tmp_path, shared_conversions):
-        (tmp_path / "model.py").write_text(NETWORK)
+    @pytest.fixture(scope="class")
+    @classmethod
+    def backend(cls, tmp_path_factory):
+        model = tmp_path_factory.mktemp("model") / "model.py"
+        model.write_text(NETWORK)
         return create_backend(
             "pytorch",
-            model=str(tmp_path / "model.py"),
+            model=str(model),
             backend="openvino",
             dtype="bfloat16",
-            **self.settings,
+            **cls().settings,
         )
 
 

@@ -1,11 +1,17 @@
 """Folders that the processes of one run of pytest share."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 
-def shared_folder(factory):
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
     """Return the folder of one run of pytest that all its processes share.
 
     Args:
@@ -15,7 +21,7 @@ def shared_folder(factory):
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
-def built_once(factory, name, build):
+def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
     """Return a new folder with what *build* writes; only one process of pytest calls *build*.
 
     A module's tests run in several processes, each with its own module fixtures. What takes seconds

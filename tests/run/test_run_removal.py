@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -121,29 +122,31 @@ def test_a_run_whose_records_another_run_uses_is_kept():
     say("remove first --yes")
 
 
-@pytest.mark.parametrize("keep", range(0, 9, 2))
-def test_an_interrupted_removal_is_completed(monkeypatch, keep):
+def test_an_interrupted_removal_is_completed(monkeypatch):
     """Killed before any object: the next removal asks for no reason, and leaves nothing."""
     submit()
     say("work r")
-    removal = Removal(RunDirectory("r"))
-    store, left = removal.run.store, keep
-    delete = store.delete
+    shutil.copytree("r", "finished")
+    for keep in range(9):
+        shutil.copytree("finished", "r", dirs_exist_ok=True)
+        removal = Removal(RunDirectory("r"))
+        store, left = removal.run.store, keep
+        delete = store.delete
 
-    def dying(key):
-        nonlocal left
-        if left == 0:
-            raise KeyboardInterrupt
-        left -= 1
-        delete(key)
+        def dying(key, delete=delete):
+            nonlocal left
+            if left == 0:
+                raise KeyboardInterrupt
+            left -= 1
+            delete(key)
 
-    monkeypatch.setattr(store, "delete", dying)
-    monkeypatch.setattr(type(store), "connections", 1)
-    with pytest.raises(KeyboardInterrupt):
-        removal.carry_out()
-    assert Path("r").exists()
-    say("remove r --yes")
-    assert not Path("r").exists()
+        monkeypatch.setattr(store, "delete", dying)
+        monkeypatch.setattr(type(store), "connections", 1)
+        with pytest.raises(KeyboardInterrupt):
+            removal.carry_out()
+        assert Path("r").exists()
+        say("remove r --yes")
+        assert not Path("r").exists()
 
 
 def test_exchange_and_hierarchy_may_go_earlier(folder):
