@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Append an error of the ``with`` block to *problems*; raise it if *problems* is ``None``."""
+    """Append an error that the ``with`` block raises to *problems*.
+
+    If *problems* is ``None``, the error is not caught.
+    """
     try:
         yield
     except ChunkflowError as error:
@@ -29,11 +32,11 @@ def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
 
 @contextmanager
 def naming(operator: Operator | Source) -> Iterator[None]:
-    """Convert exceptions of foreign code to an `OperatorError` that names the operator.
+    """Convert exceptions of the ``with`` block to an `OperatorError` that names the operator.
 
-    Errors of this package and the exception that a stop signal raises are passed on unchanged.
-    ``SystemExit`` and ``KeyboardInterrupt`` of foreign code are converted, because an operator must
-    not end the process.
+    Exceptions of this package are not converted, nor is the exception raised for a stop signal.
+    Code outside this package may raise ``SystemExit`` or ``KeyboardInterrupt``. These
+    exceptions are converted, because an operator must not end the process.
     """
     try:
         with marked_interrupts():
@@ -48,8 +51,8 @@ def check_names(operators: Iterable[Operator]) -> None:
     """Check that each item that an operator reads is made by an earlier operator.
 
     Raises:
-        OptionError: no earlier operator makes an item. The message names this item and the items
-            that exist.
+        OptionError: an operator reads an item that no earlier operator makes. The message names
+            this item and all items made so far.
     """
     made: set[str] = set()
     for operator in operators:

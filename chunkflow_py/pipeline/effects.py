@@ -37,7 +37,7 @@ def keeps_labels(hooks: OperatorBase) -> bool:
 
 
 def turned(value: _Turned, hooks: OperatorBase) -> _Turned:
-    """Permute the axes of a box, or three numbers, as the operator permutes the axes of chunks."""
+    """Permute the z, y and x of *value* as the operator permutes the axes of its chunks."""
     return value if hooks.order is None else value.turned(hooks.order)
 
 

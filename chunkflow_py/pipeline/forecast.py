@@ -46,7 +46,8 @@ class PipelineMemory:
     """Estimated peak of the host memory of a pipeline.
 
     Attributes:
-        parts: bytes of each part of the estimate, by a description of its purpose.
+        parts: bytes of each part of the estimate. The keys describe the parts: ``reading``, for
+            example.
         unknown: names of operators whose memory is unknown and therefore not in *parts*.
     """
 
@@ -130,9 +131,10 @@ def estimate_memory(
     Args:
         stages: stages of the pipeline, in order.
         voxels: dtype, channels and kind of each output, by operator name and item name.
-        extents: size in voxels (zyx) of the output of each operator without an input, by operator
-            name. The size is used if the operator does not estimate it.
-        tasks: upper limit of simultaneous tasks.
+        extents: size of the output of each operator that reads no item, by operator name, voxels,
+            zyx. An operator's own estimate of this size has precedence.
+        tasks: number of tasks of the pipeline, if known. No more tasks than this can be in memory
+            at the same time.
     """
     parts: dict[str, int] = {RESIDENT: resident_bytes() + FIRST_USE}
     unknown: list[str] = []
@@ -195,7 +197,7 @@ def _need(operator: Operator, size: Zyx | None, read: int) -> tuple[OperatorMemo
 
 
 def voxel_bytes(voxels: Voxels | None) -> int:
-    """Return the bytes of one voxel with all channels; 1 if unknown."""
+    """Return the bytes of one voxel with all its channels; 1 if *voxels* is ``None``."""
     import numpy as np
 
     return 1 if voxels is None else np.dtype(voxels.dtype).itemsize * voxels.channels

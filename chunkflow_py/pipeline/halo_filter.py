@@ -6,8 +6,9 @@ chunk            |mmm|-----------|mmm|                 m: reach of the filter
 result               |-----------|                     needed by later operators
 ```
 
-A chunk needs no margin at an end of the domain: the filter extrapolates there, as it does for the
-whole volume. Therefore, filtered chunks are equal to the filtered volume.
+The domain is the box of the whole volume. A chunk needs no margin at an end of the domain: the
+filter extrapolates there, as it does for the whole volume. Therefore, filtered chunks are equal to
+the filtered volume.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class HaloFilter(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box* with the neighbourhood that the filter reads."""
+        """Return *box* enlarged by the reach of the filter, but not beyond *domain*."""
         grown = box.grow(self.reach)
         inside = grown.intersection(domain)
         return grown if inside.is_empty else inside

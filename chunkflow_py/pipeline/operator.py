@@ -10,11 +10,11 @@ their options.
 |----------------------------------|-----------------------------------------------------------|
 | ``@transform``                   | a function that takes a chunk (and, if its signature has  |
 |                                  | ``bbox``, the task's box) and returns a chunk             |
-| ``@operator("read")`` and others | a function that takes and returns a task                  |
+| ``@operator(stage)``             | a function that takes and returns a task                  |
 | ``@source``                      | an iterable of tasks; see `TaskSource`                    |
 
-The hooks of this object (see `chunkflow_py.hooks`) inform the pipeline about boxes, outputs and
-memory.
+The hooks of the returned object (see `chunkflow_py.hooks`) inform the pipeline about boxes, outputs
+and memory.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class TaskSource(SourceBase):
 
     Attributes:
         boxes: grid or list of the tasks' boxes, voxels, zyx.
-        regions: function that returns the region of each task, in order: its box and, optionally,
-            a time index. By default, the regions are *boxes* without a time index.
+        regions: function that returns the regions of the tasks, in order. A region is a box with
+            an optional time index. By default, the regions are *boxes* without a time index.
         is_divided: true if the tasks divide a volume; false if the user chose a single box.
     """
 
@@ -212,7 +212,7 @@ class OperatorCommand(Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Expand the margin ``auto``, then parse like click."""
+        """Replace the margin ``auto`` by one ``auto`` for each axis, then parse as click does."""
         return super().parse_args(ctx, spread_auto(self.params, args))
 
     def invoke(self, ctx: click.Context) -> Operator | Source:
@@ -272,7 +272,7 @@ def _decorate(
 def operator(
     stage: StageName, *, cls: type[OperatorCommand] = OperatorCommand
 ) -> Callable[[Callable[..., Any]], OperatorCommand]:
-    """Return a decorator that makes a command of a function.
+    """Return a decorator that turns a function into a command.
 
     The decorated function receives the options of the command and returns another function, which
     takes and returns a task.
@@ -316,11 +316,11 @@ def makes(rule: Callable[[Voxels], Voxels], *, is_local: bool = False) -> Callab
 
 
 def transform(function: Callable[..., Any]) -> OperatorCommand:
-    """Make a command with the options --input-name and --output-name.
+    """Turn *function* into a command, and add the options --input-name and --output-name.
 
-    *function* receives the other options and returns a function that takes and returns a chunk. If
-    the returned function has a parameter ``bbox``, it also receives the task's box. Instead of one
-    chunk, the returned function may return a dict of chunks by name of the item.
+    *function* receives the other options and returns a second function, which takes and returns a
+    chunk. If the second function has a parameter ``bbox``, it also receives the task's box. Instead
+    of one chunk, the second function may return a dict of chunks by item name.
     """
 
     def make(
@@ -388,9 +388,9 @@ def _cut_warning(name: str, hooks: OperatorBase) -> Callable[[Chunk, BoundingBox
 
 
 def source(function: Callable[..., Any]) -> OperatorCommand:
-    """Make a command of *function*, which receives the options and returns an iterable of tasks.
+    """Turn *function* into a command that generates tasks, the first command of a pipeline.
 
-    The command must be the first of a pipeline.
+    *function* receives the options and returns an iterable of tasks.
     """
 
     def make(name: str, body: Iterable[Task], *_: object) -> Source:

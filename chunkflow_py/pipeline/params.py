@@ -76,7 +76,7 @@ class TimePointsType(click.ParamType[TimePoints]):
         first, _, last = value.partition("-")
         parts = (first, last or first) if value.count("-") <= 1 else ()
         if not parts or not all(is_digits(part) for part in parts) or value.endswith("-"):
-            self.fail(f"{value!r} is not all, a number or a range such as 0-9", param, ctx)
+            self.fail(f"{value!r} is neither a number, a range such as 0-9, nor 'all'", param, ctx)
         if int(parts[0]) > int(parts[1]):
             self.fail(f"{value!r} ends before it begins; write {last}-{first}", param, ctx)
         return int(parts[0]), int(parts[1])
@@ -93,7 +93,7 @@ class NamesType(click.ParamType[tuple[str, ...]]):
         param: click.Parameter | None,
         ctx: click.Context | None,
     ) -> tuple[str, ...]:
-        """Split at commas; spaces around a name do not count."""
+        """Split at commas, and remove spaces around each name."""
         if isinstance(value, tuple):
             return value
         names = tuple(part.strip() for part in value.split(","))
@@ -349,7 +349,7 @@ def floats_option(
         low, high = _USUAL_NM
         if value is not None and not low <= min(value) <= max(value) <= high:
             size = " ".join(f"{length:g}" for length in value)
-            remedy = "is it in nanometres?"
+            remedy = "check the unit"
             if min(value) < low:
                 remedy = f"for micrometres, write {' '.join(f'{each:g}um' for each in value)}"
             logger.warning(
@@ -372,8 +372,8 @@ def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]
     Args:
         params: the parameters of one command.
         args: arguments after the name of the command. They contain the options of the command,
-            then further commands. The further commands are returned unchanged, because a name such
-            as ``-m`` may be another option of a further command.
+            then further commands. The further commands are returned unchanged, because ``-m``, for
+            example, may be the name of a different option there.
     """
     options = {name: p for p in params if isinstance(p, click.Option) for name in p.opts}
     result: list[str] = []
@@ -494,7 +494,7 @@ def several_names_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def paired_names(ctx: click.Context) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names given by `several_names_options`, one output for each input.
+    """Return the input names and the output names of a command with `several_names_options`.
 
     Raises:
         OptionError: the numbers of inputs and outputs differ.
@@ -517,7 +517,7 @@ def is_dry_run() -> bool:
 
 
 def environment_number(variable: str, option: str) -> int:
-    """Return the number in an environment variable, which a batch system sets for a job.
+    """Return the task number that a batch system has stored in an environment variable.
 
     Raises:
         OptionError: the variable is not set, or is not a number.

@@ -229,7 +229,7 @@ def test_mip_of_the_line_and_of_a_command(args: str, mip: int) -> None:
     [
         ("2 0.5 0.5", "write 2um 0.5um 0.5um"),
         ("0.04 0.004 0.004", "write 0.04um 0.004um 0.004um"),
-        ("40 4 2e+07", "is it in nanometres?"),
+        ("40 4 2e+07", "check the unit"),
         ("40 4 4", None),
         ("2um 500 0.5mm", None),
     ],
