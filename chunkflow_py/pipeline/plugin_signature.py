@@ -12,8 +12,9 @@ A parameter with one of these annotations becomes an option of the command:
 | ``tuple``, ``list``, ``dict``      | a literal, ``--size "(3, 1, 1)"``    |
 | ``T | None``, ``Optional[T]``      | as for ``T``                         |
 
-A parameter without annotation becomes an option if it has a default; the value is a Python literal
-or else a string. All other parameters receive items of the task.
+A parameter without annotation becomes an option if it has a default. The value of this option is a
+Python literal; other text stays a string. Keyword-only parameters always become options. All other
+parameters receive items of the task.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
 
 
 def _settings(annotation: str, default: ast.expr | None) -> dict[str, Any] | None:
-    """Return the settings of a click option for an annotation; ``None`` if it is not supported."""
+    """Return the settings of a parameter's click option; ``None`` if none follow from the file."""
     annotation = re.sub(r"^(?:typing\.)?Optional\[(.*)\]$|^(.*?) \| None$", r"\1\2", annotation)
     if annotation == "bool":
         return {"is_flag": True}

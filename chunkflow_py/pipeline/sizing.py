@@ -1,9 +1,10 @@
-"""Set up a run of a network: choose sizes, create volumes, make tasks, and print the command.
+"""Prepare the inference of a volume: choose sizes, create volumes and make tasks.
 
 1. The size of a task follows from the patch size and the memory of a worker.
 2. The block size follows from the task size, because no two tasks may write to one block.
-3. The volume and its thumbnail are created.
-4. The tasks are passed to the operators of the pipeline, or sent to a queue.
+3. The chosen sizes and the command line for workers are printed.
+4. The output volume and its thumbnail are created.
+5. The tasks are passed to the operators of the pipeline, or sent to a queue.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ class Environment(SourceBase):
 
     Attributes:
         volume_path: address of the output.
-        region: start, stop and size of the output, voxels of mip 0, zyx; ``None`` if not given.
+        region: start, stop and size of the output, voxels of mip 0, zyx. Each is ``None`` if not
+            given.
         output_patch_size: output patch of the network, voxels, zyx.
         input_patch_size: input patch of the network (default: the output patch).
         output_patch_overlap: overlap of neighbouring output patches (default: half a patch).
@@ -125,10 +127,10 @@ class Environment(SourceBase):
 
     @cached_property
     def chosen(self) -> TaskSize:
-        """The best task size that fits into memory; see `TaskSizes.best`.
+        """The best task size that fits into memory; `TaskSizes.best` defines which size is best.
 
-        If the tasks are sent to a queue, the size is chosen for tasks that do not exchange patches,
-        because workers of such a queue do not exchange patches.
+        Workers of a queue do not exchange patches. Therefore, if the tasks are sent to a queue, the
+        size is chosen for tasks that do not exchange patches.
         """
         from chunkflow_py.inference.patch_grid import PatchGeometry
         from chunkflow_py.inference.task_size import TaskSizes
@@ -274,7 +276,7 @@ class Environment(SourceBase):
     # --- texts ---------------------------------------------------------------------------------
 
     def report(self) -> Iterator[str]:
-        """Yield a report on the chosen sizes, and the command line of workers."""
+        """Yield the lines of a report: the chosen sizes, then the command line for workers."""
         chosen, volume, *thumbnails = self.chosen, *self.creators
         yield f"volume      {self.bounds} (zyx, voxels of mip {self.mip}) in {volume.url}"
         yield f"tasks       {len(self.plan)} of {chosen.size.as_option}"
@@ -301,7 +303,7 @@ class Environment(SourceBase):
         yield " \\\n    ".join(self.line())
 
     def line(self) -> Iterator[str]:
-        """Yield the parts of the command line of workers, such as a loader with its options."""
+        """Yield each command of the command line for workers, with its options."""
         chosen, patch = self.chosen, self.output_patch_size
         overlap = patch // 2 if self.output_patch_overlap is None else self.output_patch_overlap
         legacy = self.crop_chunk_margin is not None

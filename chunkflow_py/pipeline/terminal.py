@@ -25,7 +25,7 @@ class Command(click.Command):
         return [name for name in ("--help", "-h") if name not in taken]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options without a heading first, then each heading with its options."""
+        """Write the options that have no heading, then each heading with its options."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)

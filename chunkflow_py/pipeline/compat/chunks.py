@@ -61,7 +61,7 @@ class Chunk(NDArrayOperatorsMixin):
     def from_array(
         cls, array: NDArray[Any], bbox: BoundingBox, voxel_size: Iterable[float] | None = None
     ) -> Self:
-        """Return a chunk that shares *array*, at the start of *bbox*."""
+        """Return a chunk that begins at the start of *bbox* and shares *array*."""
         return cls(array, voxel_offset=bbox.minpt, voxel_size=voxel_size)
 
     @classmethod
@@ -91,12 +91,12 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def is_image(self) -> bool:
-        """Whether the chunk is (z, y, x) with 8-bit voxels."""
+        """Whether the array has the axes (z, y, x) and the dtype uint8."""
         return bool(self.ndim == 3 and self.dtype == np.uint8)
 
     @property
     def is_segmentation(self) -> bool:
-        """Whether the layer type is segmentation, or the array is 3D with integers except uint8."""
+        """Whether the layer type is segmentation, or the array is 3D with integers, not uint8."""
         labels = self.dtype.kind in "iub" and self.dtype != np.uint8
         return bool(self._layer_type == "segmentation" or (self.ndim == 3 and labels))
 
@@ -173,12 +173,12 @@ class Chunk(NDArrayOperatorsMixin):
 
     @property
     def voxel_stop(self) -> tuple[int, ...]:
-        """Global stop with one number for each axis of the array."""
+        """Global position after the last voxel, with one number for each axis of the array."""
         return tuple(a + b for a, b in zip(self.ndoffset, self.shape, strict=True))
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """Global position as one slice for each axis of the array."""
+        """Global start and stop as one slice for each axis of the array."""
         return tuple(slice(a, b) for a, b in zip(self.ndoffset, self.voxel_stop, strict=True))
 
     # --- as an array ------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class Chunk(NDArrayOperatorsMixin):
         self.array.fill(x)
 
     def transpose(self, only_array: bool = False) -> Chunk:
-        """Reverse the axes of the array and, unless *only_array*, of the position."""
+        """Reverse the order of all axes; with *only_array*, keep the offset and the voxel size."""
         turned = self._like(self.array.transpose())
         if not only_array:
             turned.voxel_offset = self.voxel_offset.inverse
@@ -252,7 +252,7 @@ class Chunk(NDArrayOperatorsMixin):
         return turned
 
     def squeeze_channel(self, axis: int = 0) -> Chunk:
-        """Return the only channel, (z, y, x)."""
+        """Return a chunk with the only channel, of shape (z, y, x)."""
         return self._like(np.squeeze(self.array, axis=axis))
 
     # --- parts ------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class Chunk(NDArrayOperatorsMixin):
         return (..., *local)
 
     def cutout(self, x: Any) -> Chunk:
-        """Return a view of the part inside a box or global slices."""
+        """Return a view of the part inside *x*: a box or slices, in global coordinates."""
         slices = tuple(getattr(x, "slices", x))
         offset = tuple(each.start for each in slices[-3:])
         return self._like(self.array[self._inside(slices)], offset)
@@ -280,8 +280,8 @@ class Chunk(NDArrayOperatorsMixin):
         """Return a view without a margin, or a view of the part inside a box.
 
         Args:
-            margin_size: voxels to crop at both ends, zyx. Of six numbers, the first three are
-                cropped at the start and the last three at the stop.
+            margin_size: three numbers of voxels to crop at both ends, zyx; or six numbers, three
+                for the start and three for the stop.
             output_bbox: global box of the part; used only if *margin_size* is ``None``.
         """
         if margin_size is None and output_bbox is not None:
@@ -353,7 +353,9 @@ class ProbabilityMap(Chunk):
         num_peaks: float = np.inf,
         return_confidences: bool = True,
     ) -> Any:
-        """Return positions, of shape (n, 3), and heights of the peaks; ``None`` without peaks.
+        """Return the positions of peaks and, if *return_confidences* is true, their heights.
+
+        The positions are an array of shape (n, 3). Without peaks, both values are ``None``.
 
         As in 1.x, the array is first changed in place: its mean is subtracted, negative values
         become 0, and the result is divided by its maximum.

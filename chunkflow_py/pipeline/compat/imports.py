@@ -1,7 +1,7 @@
 """Make ``import chunkflow`` work in plugins if chunkflow itself is not installed.
 
-The modules can be imported only while a plugin is loaded or called, so that other code does not
-mistake them for chunkflow.
+The replacements of the modules of chunkflow can be imported only while a plugin is loaded or
+called. Otherwise, other code could mistake the replacements for chunkflow.
 """
 
 from __future__ import annotations

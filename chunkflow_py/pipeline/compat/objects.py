@@ -41,7 +41,9 @@ class PointCloud:
 
 
 class Synapses:
-    """T-bars (presynaptic points) with their postsynaptic points, which methods edit in place.
+    """T-bars (presynaptic points) and their postsynaptic points.
+
+    Methods that add or remove points change the object in place.
 
     Attributes:
         pre: positions of the T-bars in voxels, zyx, as an array of shape (n, 3), int32.
