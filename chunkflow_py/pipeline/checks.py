@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Append an error that the ``with`` block raises to *problems*.
+    """Catch an error that the ``with`` block raises, and append the error to *problems*.
 
-    If *problems* is ``None``, the error is not caught.
+    Only errors of this package are caught. If *problems* is ``None``, no error is caught.
     """
     try:
         yield

@@ -388,9 +388,10 @@ def _cut_warning(name: str, hooks: OperatorBase) -> Callable[[Chunk, BoundingBox
 
 
 def source(function: Callable[..., Any]) -> OperatorCommand:
-    """Turn *function* into a command that generates tasks, the first command of a pipeline.
+    """Turn *function* into a command that generates the tasks of a pipeline.
 
-    *function* receives the options and returns an iterable of tasks.
+    *function* receives the options and returns an iterable of tasks. The command must be the first
+    of the pipeline.
     """
 
     def make(name: str, body: Iterable[Task], *_: object) -> Source:

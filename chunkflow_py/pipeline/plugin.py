@@ -136,8 +136,8 @@ def check_call(
         signature.bind(*[None] * inputs, **keywords)
     except TypeError as error:
         msg = (
-            f"plugin {name} cannot be called with {inputs} --input-names and the arguments "
-            f"{sorted(keywords)}: {error}; its function has the signature {signature}"
+            f"plugin {name} cannot be called with {inputs} inputs (--input-names) and the "
+            f"arguments {sorted(keywords)}: {error}; its function has the signature {signature}"
         )
         raise OptionError(msg) from error
 

@@ -114,7 +114,7 @@ class PluginCommand(OperatorCommand):
     """
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options of ``plugin`` and, if known, of the function ``execute``."""
+        """Return the options of ``plugin`` and, if known, of the plugin's ``execute``."""
         called = ctx.obj if isinstance(ctx.obj, Called) else None
         own = super().get_params(ctx)
         known = options_by_name(own)

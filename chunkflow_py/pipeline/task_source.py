@@ -346,8 +346,8 @@ class TaskGenerator(SourceBase):
 def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGenerator:
     """Return the tasks that the options of `generate-tasks` describe.
 
-    Volumes and files are read later, when the whole pipeline is checked. All that can be checked
-    without reading them is checked immediately.
+    If the tasks depend on a volume or a file, the tasks are planned later, when the whole pipeline
+    is checked. Otherwise, the tasks are planned immediately.
 
     Raises:
         OptionError: options contradict each other, or an option is missing.
