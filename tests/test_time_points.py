@@ -285,8 +285,8 @@ def tasks_of(films, *words):
         ("-c 12 8 18 -z 12 8 18 --time-points all", "; give --volume-path, or .* 0-9"),
         ("-v {film} -b t1_12-24_-12-4_24-42 --time-points 1", "already gives the time point"),
         ("-v {film} -c 12 8 18 --time-points 2-1", "ends before it begins; write 1-2"),
-        ("-v {film} -c 12 8 18 --time-points 1-", "not all, a number or a range such as 0-9"),
-        ("-v {film} -c 12 8 18 --time-points -1", "not all, a number or a range such as 0-9"),
+        ("-v {film} -c 12 8 18 --time-points 1-", "neither a number, a range such as 0-9, nor"),
+        ("-v {film} -c 12 8 18 --time-points -1", "neither a number, a range such as 0-9, nor"),
         ("-v {film} -c 12 8 18", "3 time points, .*--time-points all"),
     ],
 )

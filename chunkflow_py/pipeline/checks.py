@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def noting(problems: list[ChunkflowError] | None) -> Iterator[None]:
-    """Append an error of the ``with`` block to *problems*; raise it if *problems* is ``None``."""
+    """Catch an error that the ``with`` block raises, and append the error to *problems*.
+
+    Only errors of this package are caught. If *problems* is ``None``, no error is caught.
+    """
     try:
         yield
     except ChunkflowError as error:

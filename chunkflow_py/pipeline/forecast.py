@@ -196,7 +196,7 @@ def _need(operator: Operator, size: Zyx | None, read: int) -> tuple[OperatorMemo
 
 
 def voxel_bytes(voxels: Voxels | None) -> int:
-    """Return the bytes of one voxel with all channels; 1 if unknown."""
+    """Return the bytes of one voxel with all its channels; 1 if *voxels* is ``None``."""
     import numpy as np
 
     return 1 if voxels is None else np.dtype(voxels.dtype).itemsize * voxels.channels

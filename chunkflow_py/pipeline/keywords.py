@@ -23,8 +23,8 @@ def called(command: OperatorCommand, options: Mapping[str, Any]) -> Operator | S
     Args:
         command: command of an operator or a source.
         options: values by parameter name, or by option name with ``_`` instead of ``-``. ``None``
-            omits an option. The value of a flag is a bool. An option with several values receives a
-            tuple or a list.
+            omits an option. The value of a flag is a bool. Several values of one option are given
+            as a tuple or a list.
 
     Returns:
         The operator or source; its ``argv`` is the equivalent command line.

@@ -10,7 +10,7 @@ their options.
 |----------------------------------|-----------------------------------------------------------|
 | ``@transform``                   | a function that takes a chunk (and, if its signature has  |
 |                                  | ``bbox``, the task's box) and returns a chunk             |
-| ``@operator("read")`` and others | a function that takes and returns a task                  |
+| ``@operator(stage)``             | a function that takes and returns a task                  |
 | ``@source``                      | an iterable of tasks; see `TaskSource`                    |
 
 The object that ``command`` returns can have hooks (see `chunkflow_py.hooks`), which inform the

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def options_by_name(params: Iterable[click.Parameter]) -> dict[str, click.Option]:
-    """Return the options among *params* by each of their names."""
+    """Map each option name to its option, for the options among *params*."""
     return {
         name: param
         for param in params
@@ -36,7 +36,8 @@ def count_arguments(option: click.Option, first: str) -> int:
 
     Args:
         option: the option.
-        first: argument that contains the name, and the value if written as ``--mip=2``.
+        first: argument with the name of the option. If written as ``--mip=2``, the argument also
+            contains the value.
     """
     if option.is_flag or option.count:
         return 1
@@ -49,14 +50,15 @@ def divide(
     others: Mapping[str, click.Option],
     ctx: click.Context,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Divide arguments into *own* options, options of *others*, and all further arguments.
+    """Divide a command line into *own* options, options of *others*, and further arguments.
 
-    The third list starts at the first argument that is not an option or the value of an option.
+    The first two lists contain the options as typed: names and values. The third list starts at the
+    first argument that is neither an option nor the value of an option.
 
     Args:
         arguments: arguments of the command line.
-        own: options that go into the first list, with their values, by name.
-        others: options that go into the second list, with their values, by name.
+        own: options of the first list, by name.
+        others: options of the second list, by name.
         ctx: context of the command, for messages.
 
     Raises:

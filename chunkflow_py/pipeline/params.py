@@ -76,7 +76,7 @@ class TimePointsType(click.ParamType[TimePoints]):
         first, _, last = value.partition("-")
         parts = (first, last or first) if value.count("-") <= 1 else ()
         if not parts or not all(is_digits(part) for part in parts) or value.endswith("-"):
-            self.fail(f"{value!r} is not all, a number or a range such as 0-9", param, ctx)
+            self.fail(f"{value!r} is neither a number, a range such as 0-9, nor 'all'", param, ctx)
         if int(parts[0]) > int(parts[1]):
             self.fail(f"{value!r} ends before it begins; write {last}-{first}", param, ctx)
         return int(parts[0]), int(parts[1])

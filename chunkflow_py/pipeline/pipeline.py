@@ -8,8 +8,9 @@ source -> load, load | filter, inference | save
 - The stages run in different threads. Between two stages, up to ``--ahead`` tasks wait.
 - Inference starts a task before the previous task is finished.
 - Thread-safe loaders and savers process several tasks at once, with one thread per task.
-- Before the first task, the pipeline computes which input each operator needs for its output. It
-  begins with the last operator and ends with the loaders, which then know the margin to read.
+- Before the first task, the pipeline computes which input each operator needs for its output.
+  The computation begins with the last operator and ends with the loaders. Then the loaders know
+  the margin to read.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ class Listener:
         """Handle progress: an operator has completed *done* of *total* parts of a task."""
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:
-        """Handle the end of an operator on a task, after *seconds*."""
+        """Handle the end of an operator on a task; the operator has taken *seconds*."""
 
     def task_finished(self, task: Task) -> None:
         """Handle the end of a task, with any outcome."""
@@ -294,7 +295,7 @@ class Pipeline:
             operator.hooks.prepare(outline)
 
     def _saved_as(self, operator: Operator) -> tuple[str, ...]:
-        """Return the dtypes of the volumes that store the labels of *operator*, as far as known."""
+        """Return the known dtypes of the volumes that store the labels of *operator*."""
         names, types = set(operator.outputs), []
         for later in self.operators[self.operators.index(operator) + 1 :]:
             if not names.isdisjoint(later.inputs):

@@ -95,7 +95,7 @@ def load_file(path: Path) -> ModuleType:
         del sys.modules[name]
         msg = f"plugin {path} cannot be loaded: {type(error).__name__}: {error}"
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == ROOT:
-            msg += "; docs/from-chunkflow.md lists replacements under From Python"
+            msg += "; docs/from-chunkflow.md lists replacements in its section 'From Python'"
         raise OptionError(msg) from error
     return module
 
@@ -136,8 +136,8 @@ def check_call(
         signature.bind(*[None] * inputs, **keywords)
     except TypeError as error:
         msg = (
-            f"plugin {name} cannot be called with {inputs} --input-names and the arguments "
-            f"{sorted(keywords)}: {error}; its function has the signature {signature}"
+            f"plugin {name} cannot be called with {inputs} inputs (--input-names) and the "
+            f"arguments {sorted(keywords)}: {error}; its function has the signature {signature}"
         )
         raise OptionError(msg) from error
 
@@ -151,10 +151,10 @@ def literal(text: str) -> Any:
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
-    """Return the keyword arguments written as *text*.
+    """Convert the text of the option --args to keyword arguments for a plugin.
 
-    ``size=(3,1,1);mode=reflect`` or a JSON object become keyword arguments; any other text becomes
-    the single keyword argument ``args``, which the plugin has to parse.
+    The text is written like ``size=(3,1,1);mode=reflect``, or is a JSON object. Any other text
+    becomes the single keyword argument ``args``; the plugin has to parse the text.
     """
     if text.lstrip().startswith("{"):
         try:
@@ -219,8 +219,9 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
         result: one item, or a list or tuple with one item for each name in *outputs*. The result
             None is an item if *outputs* has one name, so that ``skip-none`` can skip the task.
         outputs: names of the items to make; if there is no name, the result is dropped.
-        like: chunk whose centre becomes the centre of each array (z, y, x) or (c, z, y, x). Along
-            each axis, an array may be smaller than *like* by an even number of voxels.
+        like: chunk whose centre becomes the centre of each array of shape (z, y, x) or
+            (c, z, y, x). Along each axis, such an array must be as long as *like*, or shorter by
+            an even number of voxels.
 
     Raises:
         ChunkError: the number of items differs from the number of names, or an array has a size

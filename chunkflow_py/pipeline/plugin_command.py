@@ -107,13 +107,14 @@ def _command_name(name: str) -> str:
 
 
 class PluginCommand(OperatorCommand):
-    """The command ``plugin``, whose options include the options of the file in ``--file``.
+    """The command ``plugin``, which also has the options of the plugin given by ``--file``.
 
-    While a command line is parsed, ``ctx.obj`` is the `Called` function or operator.
+    While a command line is parsed, ``ctx.obj`` is the result of `find`, or ``None`` if ``--file``
+    is not given.
     """
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options of ``plugin`` and, if known, of the function that is called."""
+        """Return the options of ``plugin`` and, if known, of the plugin's ``execute``."""
         called = ctx.obj if isinstance(ctx.obj, Called) else None
         own = super().get_params(ctx)
         known = options_by_name(own)
@@ -121,7 +122,7 @@ class PluginCommand(OperatorCommand):
         return [*own, *(option for option in more if option.opts[0] not in known)]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Find the called function, and parse its options and the options of ``plugin``."""
+        """Find the plugin given by ``--file``; parse its options and the options of ``plugin``."""
         ctx.obj = None
         group = ctx.parent.command if ctx.parent else None
         names = group.list_commands(ctx) if isinstance(group, click.Group) else []
@@ -164,7 +165,7 @@ class PluginCommand(OperatorCommand):
         return operator
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help of the called function, if it is known."""
+        """Write the help of the plugin given by ``--file``; without ``--file``, of ``plugin``."""
         called: Called | None = ctx.obj
         if called and called.operator:
             info = f"plugin --file {called.name}"

@@ -130,7 +130,7 @@ def _function(tree: ast.Module, name: str) -> ast.FunctionDef | None:
 
 
 def _settings(annotation: str, default: ast.expr | None) -> dict[str, Any] | None:
-    """Return the settings of a click option for an annotation; ``None`` if it is not supported."""
+    """Return click settings that an annotation or a default implies; ``None`` if neither does."""
     annotation = re.sub(r"^(?:typing\.)?Optional\[(.*)\]$|^(.*?) \| None$", r"\1\2", annotation)
     if annotation == "bool":
         return {"is_flag": True}

@@ -45,7 +45,8 @@ class Environment(SourceBase):
 
     Attributes:
         volume_path: address of the output.
-        region: start, stop and size of the output, voxels of mip 0, zyx; ``None`` if not given.
+        region: start, stop and size of the output, voxels of mip 0, zyx. Each is ``None`` if not
+            given.
         output_patch_size: output patch of the network, voxels, zyx.
         input_patch_size: input patch of the network (default: the output patch).
         output_patch_overlap: overlap of neighbouring output patches (default: half a patch).
@@ -128,10 +129,10 @@ class Environment(SourceBase):
 
     @cached_property
     def chosen(self) -> TaskSize:
-        """The best task size that fits into memory; see `TaskSizes.best`.
+        """The best task size that fits into memory; `TaskSizes.best` defines which size is best.
 
-        If the tasks are sent to a queue, the size is chosen for tasks that do not exchange patches,
-        because workers of such a queue do not exchange patches.
+        Workers of a queue do not exchange patches. Therefore, if the tasks are sent to a queue, the
+        size is chosen for tasks that do not exchange patches.
         """
         from chunkflow_py.inference.patch_grid import PatchGeometry
         from chunkflow_py.inference.task_size import TaskSizes
@@ -277,7 +278,7 @@ class Environment(SourceBase):
     # --- texts ---------------------------------------------------------------------------------
 
     def report(self) -> Iterator[str]:
-        """Yield a report on the chosen sizes, and the command line of workers."""
+        """Yield the lines of a report: the chosen sizes, then the command line for workers."""
         chosen, volume, *thumbnails = self.chosen, *self.creators
         yield f"volume      {self.bounds} (zyx, voxels of mip {self.mip}) in {volume.url}"
         yield f"tasks       {len(self.plan)} of {chosen.size.as_option}"
@@ -304,7 +305,7 @@ class Environment(SourceBase):
         yield " \\\n    ".join(self.line())
 
     def line(self) -> Iterator[str]:
-        """Yield the parts of the command line of workers, such as a loader with its options."""
+        """Yield each command of the command line for workers, with its options."""
         chosen, patch = self.chosen, self.output_patch_size
         overlap = patch // 2 if self.output_patch_overlap is None else self.output_patch_overlap
         legacy = self.crop_chunk_margin is not None

@@ -112,7 +112,7 @@ def overlapped(
     name: str = "overlapped",
     halt: Callable[[], None] = _nothing,
 ) -> Iterator[T]:
-    """Yield the result of each item, and start an item before the previous item is finished.
+    """Yield the result of each item; start the next item before this item is finished.
 
     ```
     begin(a) ---------------------> result of a
@@ -120,13 +120,13 @@ def overlapped(
                                         begin(c) ----------------------> result of c
     ```
 
-    The next item is started as soon as *stream* yields it. A result is yielded as soon as it is
-    ready, even if *stream* has not yielded the next item yet.
+    Unless two items are in progress, an item is started as soon as *stream* yields the item. A
+    result is yielded as soon as the result is ready, even if *stream* has not yielded the next item
+    yet.
 
     Args:
         stream: items, taken one after the other in a separate thread.
-        begin: function that starts the work on an item and returns the future of the result. At
-            most two items are in progress at a time.
+        begin: function that starts the work on an item and returns the future of the result.
         name: name of the thread.
         halt: see `prefetch`.
     """

@@ -1,7 +1,8 @@
 """Plan the tasks of `generate-tasks`, and yield the tasks, send them or write them to a file.
 
 1. A grid divides a region or a volume into boxes.
-2. Boxes outside the boxes of interest and boxes outside the mask are omitted.
+2. If boxes of interest are given, boxes that overlap none of them are omitted. If a mask is given,
+   boxes in which the mask is zero everywhere are omitted.
 3. The remaining boxes are the tasks; the user may select a range of tasks.
 4. The selected tasks are yielded to the pipeline, sent to a queue, or written to a file.
 """
@@ -54,7 +55,7 @@ class Planner:
             size.
         volume_path: volume to divide into tasks. Where *region* has no start or stop, the start or
             stop of the volume is used.
-        mip: mip of *volume_path*. All boxes are given in voxels of this mip.
+        mip: resolution level of *volume_path*. All boxes are in voxels of this level.
         opening: credentials and options of the volumes.
         selected: number of the first task to make, and 1 plus the number of the last task to make.
             Tasks are numbered from 0 in *order*. If the second number is ``None``, the first number
@@ -63,8 +64,10 @@ class Planner:
         bbox_file: file of boxes of interest; boxes of the grid that overlap none of these boxes are
             omitted.
         mask: volume of a coarse mask; boxes in which the mask is zero everywhere are omitted.
-        mask_mip: mip of the mask.
-        voxel_size_nm: voxel size of the boxes, nanometres, zyx (default: as in *volume_path*).
+        mask_mip: resolution level of the mask.
+        voxel_size_nm: size of the voxels in which the boxes are given, nanometres, zyx. The size is
+            needed only to convert the boxes to voxels of *mask*. The default is the voxel size of
+            *volume_path* at level *mip*.
         times: first and last time index. At each time index from the first to the last, there is a
             task for each box. ``all`` selects all time points of *volume_path*. With ``None``,
             tasks have no time index.
@@ -341,8 +344,8 @@ class TaskGenerator(SourceBase):
 def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGenerator:
     """Return the tasks that the options of `generate-tasks` describe.
 
-    Volumes and files are read later, when the whole pipeline is checked. Wrong numbers raise an
-    error immediately.
+    If the tasks depend on a volume or a file, the tasks are planned later, when the whole pipeline
+    is checked. Otherwise, the tasks are planned immediately.
 
     Raises:
         OptionError: options contradict each other, or an option is missing.

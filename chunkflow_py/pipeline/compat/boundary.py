@@ -31,9 +31,10 @@ _KINDS = {name: kind for kind, name in _LAYER_TYPES.items()}
 
 
 def to_plugin(value: Any) -> Any:
-    """Return an item of a task as a plugin for chunkflow 1.x expects it.
+    """Convert an item of a task to the type that a plugin for chunkflow 1.x expects.
 
-    The array of a chunk is shared, points are copied, and items of other types are not changed.
+    A converted chunk shares the array of the item; points and synapses are copied. An item of a
+    type that has no counterpart in 1.x is returned unchanged.
     """
     match value:
         case OurChunk():
@@ -94,7 +95,7 @@ def is_changed(given: Any, item: Any) -> bool:
     Changed voxels do not count, because the object and the task's item share the array.
 
     Args:
-        given: object that `to_plugin` made of *item*, after the plugin has run.
+        given: object that `to_plugin` made from *item* and that the plugin has received.
         item: item of the task.
     """
     match given:

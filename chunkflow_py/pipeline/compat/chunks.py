@@ -61,7 +61,7 @@ class Chunk(NDArrayOperatorsMixin):
     def from_array(
         cls, array: NDArray[Any], bbox: BoundingBox, voxel_size: Iterable[float] | None = None
     ) -> Self:
-        """Return a chunk that shares *array*, at the start of *bbox*."""
+        """Return a chunk that begins at the start of *bbox* and shares *array*."""
         return cls(array, voxel_offset=bbox.minpt, voxel_size=voxel_size)
 
     @classmethod
@@ -287,8 +287,8 @@ class Chunk(NDArrayOperatorsMixin):
         """Return a view without a margin, or a view of the part inside a box.
 
         Args:
-            margin_size: voxels to crop at both ends, zyx. Of six numbers, the first three are
-                cropped at the start and the last three at the stop.
+            margin_size: three numbers of voxels to crop at both ends, zyx; or six numbers, three
+                for the start and three for the stop.
             output_bbox: global box of the part; used only if *margin_size* is ``None``.
         """
         if margin_size is None and output_bbox is not None:

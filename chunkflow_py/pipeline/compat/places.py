@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Cartesian(NamedTuple):
-    """Three numbers, zyx; ``a < b`` is true if each number of a is less than its partner in b.
+    """Three numbers, zyx; ``a < b`` is true if a is less than b on each of the three axes.
 
     Arithmetic is elementwise.
     """
@@ -255,7 +255,7 @@ class BoundingBox:
         return BoundingBox(self.start + before, self.stop + after)
 
     def adjust_corner(self, corner_offset: Any) -> BoundingBox:
-        """Return the box with three numbers added to its start, and three to its stop."""
+        """Return the box with six numbers added: three to its start, then three to its stop."""
         return self.adjust(tuple(corner_offset))
 
     def contains(self, point: Iterable[Any]) -> bool:
@@ -312,7 +312,7 @@ class BoundingBoxes(UserList[BoundingBox]):
 
     @property
     def array(self) -> NDArray[Any]:
-        """Start and stop of each box, (n, 6), zyx."""
+        """Array of shape (n, 6): for each box, its start (zyx), then its stop (zyx)."""
         import numpy as np
 
         return np.asarray([(*box.start, *box.stop) for box in self.data], int).reshape(-1, 6)
