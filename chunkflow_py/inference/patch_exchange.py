@@ -220,7 +220,10 @@ class PackedParts:
         if (entry := self.entries.get(patch)) is None:
             return None
         if entry.box != box:
-            msg = f"the part of the patch at {patch} has the box {entry.box}, not {box}"
+            msg = (
+                f"a part contains the voxels {entry.box} of the patch at {patch}, but this task "
+                f"needs the voxels {box}"
+            )
             raise PartsError(MISPLACED, msg)
         if entry.key != key:
             msg = f"the part of the patch at {patch} was computed from another input"

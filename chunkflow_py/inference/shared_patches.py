@@ -210,19 +210,19 @@ class SharedPatches:
         The calculation assumes that tasks run strictly in the given order, and that the parts for a
         task are removed when the task is done. A part is then stored from the time when its
         producer (the task that computed the patch) is done until its consumer (the task that uses
-        the part) is done. The stored parts are counted at a few times, and the result is the
-        maximum:
+        the part) is done. The voxels of the stored parts are summed at a few points in time, and
+        the result is the largest sum. These points depend on the order of the tasks:
 
-        * Tasks run in the order of their numbers: after each of a few tasks in the middle of the
-          grid. Several tasks are considered, because the parts at each boundary differ in size.
-        * Tasks run in the checkerboard order: after each of the eight colours, in the first, the
-          middle and the last slab.
-
-        Tasks are not counted one by one, but in groups, such as all tasks of one colour in one
-        slab.
+        * If tasks run in the order of their numbers, the points are the ends of a few tasks in the
+          middle of the grid. Several tasks are considered, because the parts at each boundary
+          differ in size.
+        * In checkerboard order, the tasks of a slab run before those of the next slab. Within a
+          slab, the tasks of each of eight colours run before those of the next colour. The points
+          are the ends of each colour, in the first, the middle and the last slab.
 
         Args:
-            slab_of: order of the tasks, as for `written_voxels`.
+            slab_of: ``None`` if tasks run in the order of their numbers. If tasks run in the
+                checkerboard order, the result of `slabs_of_layers`.
         """
         ends = [max((tasks[-1][0] for tasks in axis), default=0) for axis in self.touched]
         if slab_of is None:

@@ -45,9 +45,9 @@ class Held:
 
     Attributes:
         message: the message, with the handle of its receipt.
-        ends: time until which the lease is certain to last.
-        until: time beyond which the queue does not renew the lease. `ends` and `until` are in
-            seconds of the clock of the `LeaseKeeper`.
+        ends: time until which the lease is certain to last without another renewal.
+        until: latest end that renewals can give to the lease, because the queue limits its total
+            duration. `ends` and `until` are in seconds of the clock of the `LeaseKeeper`.
     """
 
     message: Message
