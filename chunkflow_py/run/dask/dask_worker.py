@@ -25,6 +25,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from chunkflow_py.core.failpoints import reached
+from chunkflow_py.core.stack_samples import protect_stack_samples
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.pipeline import Listener
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
@@ -256,6 +257,7 @@ def _pipeline_for(order: WorkOrder) -> _SharedPipeline:
         NotEndedError: the pipeline cannot be created.
     """
     key = order.run, order.stage
+    protect_stack_samples()
     with _lock:
         _check_process()
         if key not in _pipelines or _pipelines[key].has_ended:
