@@ -383,17 +383,17 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def origins(self) -> tuple[str, ...]:
-        """All addresses that the operator reads, in the form of `origin`."""
+        """All addresses that the operator reads, each written like the value of `origin`."""
         return () if self.origin is None else (self.origin,)
 
     @default_value
     def destination(self) -> str | None:
-        """Address that the operator writes to, if there is only one, in the form of `origin`."""
+        """Address that the operator writes to, if there is only one; written like `origin`."""
         return None
 
     @default_value
     def destinations(self) -> tuple[str, ...]:
-        """All addresses that the operator writes to, in the form of `origin`."""
+        """All addresses that the operator writes to, each written like the value of `origin`."""
         return () if self.destination is None else (self.destination,)
 
     @default_value

@@ -1,7 +1,8 @@
 """`Outline`: the facts about tasks and volumes that operators get before the first task.
 
-The functions of this module transform the boxes of all tasks, given as a grid or a list, from one
-operator to the next. `BoxIndex` finds boxes by their location.
+An operator can change the box of each task, for example by cropping. From the boxes of all tasks
+before an operator, given as a grid or a list, the functions of this module compute the boxes after
+it. `BoxIndex` finds boxes by their location.
 """
 
 from __future__ import annotations

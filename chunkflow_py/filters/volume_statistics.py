@@ -271,8 +271,8 @@ class VolumeStatistics:
         roi = f"--roi-start {_joined(box.start)} --roi-size {_joined(box.size)}"
         if coverage(self.regions, box) < 1:
             msg = (
-                f"the voxels other than 0 lie in {box}, but not all voxels of this box were "
-                f"counted; run compute-statistics for all tasks of generate-tasks {roi}"
+                f"all voxels other than 0 are inside the box {box}, but some voxels of this box "
+                f"were not counted; count the whole box: generate-tasks {roi}, compute-statistics"
             )
             raise ChunkError(msg)
         if outside and histogram.bins is not None:

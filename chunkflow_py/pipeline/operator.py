@@ -237,7 +237,7 @@ class OperatorCommand(Command):
         try:
             operator = self._make(label, body, *names, ctx.params)
         except TypeError as error:
-            msg = f"command of {ctx.info_name} returned an object whose hooks are wrong: {error}"
+            msg = f"the operator {ctx.info_name} declares its hooks wrongly: {error}"
             raise ChunkflowError(msg) from error
         operator.options = options
         if around is not None and isinstance(operator, Operator):

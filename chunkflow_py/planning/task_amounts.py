@@ -88,7 +88,7 @@ class Transfer:
     unit_is_fixed: bool = False
 
     def times(self, share: float) -> Transfer:
-        """Return a copy in which the amounts for all tasks are multiplied by *share*."""
+        """Return a copy in which all bytes and requests are multiplied by *share*."""
         blocks = self.block_bytes
         return replace(
             self,
@@ -150,7 +150,7 @@ class Patches:
     no_exchange: str | None = None
 
     def times(self, share: float) -> Patches:
-        """Return a copy in which the numbers for all tasks are multiplied by *share*."""
+        """Return a copy in which `computed` and `ideal` are multiplied by *share*."""
         computed, ideal = round(self.computed * share), round(self.ideal * share)
         return replace(self, computed=computed, ideal=ideal)
 

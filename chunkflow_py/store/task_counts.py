@@ -236,8 +236,8 @@ def check_disjoint(regions: Iterable[Region | BoundingBox], what: str) -> None:
         if hits.size:
             msg = (
                 f"boxes {named[index]} and {named[index + 1 + int(hits[0])]} {what} overlap, so "
-                "voxels would be counted twice; use the same size for all tasks, and a URL "
-                "without other counts"
+                "voxels would be counted twice; use the same size for all tasks, and store their "
+                "counts in a folder or prefix that contains no counts of earlier tasks"
             )
             raise GeometryError(msg)
 

@@ -62,7 +62,7 @@ def test_a_plain_object_with_the_name_of_a_hook_is_refused():
         hooks_of(Smoother())
     with pytest.raises(TypeError, match="does not inherit from SourceBase"):
         source_hooks_of(type("Tasks", (), {"boxes": ()})())
-    with pytest.raises(ChunkflowError, match="returned an object whose hooks are wrong"):
+    with pytest.raises(ChunkflowError, match="declares its hooks wrongly"):
         OperatorCommand(
             "it", callback=Smoother, make=lambda name, body, *_: Operator(name, "read", body, body)
         ).main([], standalone_mode=False)

@@ -355,7 +355,7 @@ def test_refused_command_lines(folder, second):
     (contacts,) = (folder / "b.zarr.segment/graph/contacts").glob("*.npz")
     contacts.rename("moved")
     output = run("export-hierarchy b.zarr.segment new --threshold 0.6", 1)
-    assert f"{contacts.name} is missing; run the task that writes the file again" in output
+    assert f"{contacts.name} is missing; repeat the task that writes this file" in output
     assert not (folder / "new").exists()
     (folder / "moved").rename(contacts)
 

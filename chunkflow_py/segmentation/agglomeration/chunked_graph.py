@@ -219,8 +219,10 @@ def edges_of_chunk(
     """Return the edges and segments of the chunk at *place*.
 
     Args:
-        supervoxels: (z, y, x) supervoxel ids of the voxels in *around*; see `split_supervoxels`.
-        fragments: (z, y, x) fragment ids of the voxels in *around*.
+        supervoxels: (z, y, x) ids of the fragments after they were split at the boundaries of
+            chunks, for the voxels in *around*; see `split_supervoxels`.
+        fragments: (z, y, x) ids of the fragments before they were split, for the voxels in
+            *around*.
         segments: (z, y, x) segment ids of the voxels in *around*. Each segment must consist of
             whole fragments.
         edges: (3, z, y, x) affinities of the voxels in *around*, as integers; see
@@ -230,8 +232,8 @@ def edges_of_chunk(
         place: index of the chunk along z, y and x.
 
     Raises:
-        ChunkError: a supervoxel in the chunk has an id of another chunk, or a voxel is background
-            in *supervoxels*, but not in *fragments* or not in *segments*, or the reverse.
+        ChunkError: a supervoxel in the chunk has an id that belongs to another chunk, or the
+            background voxels of the three arrays are not the same.
     """
     check_sums(grid.domain, edges.dtype)
     base = np.uint64(grid.base(place))

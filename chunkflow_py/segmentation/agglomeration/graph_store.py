@@ -370,7 +370,7 @@ def checked_columns(address: str, **by_type: list[NDArray[Any]]) -> list[NDArray
 
 
 def _damage(address: str, why: str) -> VolumeError:
-    return VolumeError(f"{address} is damaged: {why}; run the task that writes the file again")
+    return VolumeError(f"{address} is damaged: {why}; repeat the task that writes this file")
 
 
 def _key(box: BoundingBox, level: int | None) -> str:

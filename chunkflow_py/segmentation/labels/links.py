@@ -314,7 +314,7 @@ def decoded(
     except (ValueError, KeyError, EOFError, OSError, NotImplementedError, RuntimeError, MemoryError,
             zlib.error, zipfile.BadZipFile) as error:  # fmt: skip
         why = "is missing" if data is None else f"is damaged ({error})"
-        msg = f"{address} {why}; run the task that writes the file again"
+        msg = f"{address} {why}; repeat the task that writes this file"
         raise VolumeError(msg) from error
 
 

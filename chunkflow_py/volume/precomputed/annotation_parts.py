@@ -118,7 +118,7 @@ class Part:
         except (ValueError, KeyError, TypeError, EOFError, OSError, NotImplementedError,
                 RuntimeError, MemoryError, zlib.error, zipfile.BadZipFile) as error:  # fmt: skip
             why = "is missing" if data is None else f"is damaged ({error})"
-            msg = f"{address} {why}; run the task that writes the file again"
+            msg = f"{address} {why}; repeat the task that writes this file"
             raise VolumeError(msg) from error
         return cls(annotations, bounds, about["tasks"])
 
