@@ -84,7 +84,7 @@ def command(
     clear_output: bool, rehearse: bool, workers: int, budget: float | None, priority: int | None,
     sign_key: str | None,
 ) -> Callable[[Sequence[Part]], None]:
-    """Return the function that submits the pipeline, which follows these options."""
+    """Return a function that submits the pipeline given behind the options of ``submit``."""
     # fmt: on
     refuse_dry_run()
 

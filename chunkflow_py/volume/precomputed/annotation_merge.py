@@ -270,9 +270,10 @@ def row_dtype(schema: Schema) -> np.dtype[Any]:
 
 
 def taken(rows: NDArray[Any], lists: Lists, order: NDArray[Any]) -> tuple[NDArray[Any], Lists]:
-    """Return the rows at the indices *order*, in this order, and the segments of these rows.
+    """Return the rows at the indices *order*, and the ids of the segments related to these rows.
 
-    *lists* has, for each relation, the segments of all rows, one row after the other.
+    *lists* has one array for each relation of the collection: the ids of the segments that are
+    related to the first row, then those of the second row, and so on.
     """
     numbered = enumerate(lists)
     return rows[order], [take_lists(rows["counts"][:, k], each, order)[1] for k, each in numbered]
