@@ -252,8 +252,8 @@ class VolumeStatistics:
         """
         if about["foreground"] is None:
             msg = (
-                f"the counts below {self.counts.place} have no box of the voxels other than 0, "
-                "because all voxels are 0, or because an older version counted them; run "
+                f"the counts in {self.counts.place} do not include the bounding box of all voxels "
+                "other than 0: all voxels are 0, or an older version counted them; run "
                 "compute-statistics again, or leave --foreground out"
             )
             raise ChunkError(msg)

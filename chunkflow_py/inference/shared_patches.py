@@ -65,8 +65,8 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
     The limit includes the parts that the store keeps in memory.
 
     Args:
-        task_bytes: largest number of bytes of all parts that a task stores; see
-            `PatchGrid.voxels_outside`.
+        task_bytes: total size of the parts that one task stores, in bytes; the largest such total
+            (see `PatchGrid.voxels_outside`).
         tasks: number of tasks whose parts may be in the store at the same time.
         most_bytes: limit of the memory for parts in the store, in bytes.
         writes_later: whether the store writes in a thread, as the store of a run does.

@@ -55,8 +55,8 @@ class TaskSize:
         amplification: number of voxels that the network computes per voxel of output.
         patches: number of patches of a task along each axis, zyx.
         alone: the amplification if tasks do not exchange patches.
-        kept: of the output voxels that a task computes, the average share that lies in the task's
-            own box. 1 if there is only one task; 0 if tasks do not exchange patches.
+        kept: if tasks exchange patches, the average share of the output voxels computed by a task
+            that lies in the task's own box (1 for a single task). Otherwise 0, which is not used.
     """
 
     size: Zyx

@@ -81,7 +81,7 @@ def _quantize(planes: NDArray[Any], top: float, out: NDArray[Any]) -> int:
     if top != 1:
         values = np.divide(values, precision(top), dtype=precision)
     if np.isnan(values.min(initial=0)):  # the minimum is NaN if any value is
-        msg = "quantize: a voxel is NaN; correct the operator or the file that the map comes from"
+        msg = "quantize: the map has a voxel that is NaN; correct the operator that made the map"
         raise ChunkError(msg)
     return map_to_integer(values, out)
 

@@ -60,7 +60,8 @@ class Stitching:
             with the labels.
         linker: method that links labels of neighbouring tasks.
         mip: resolution level of the labels.
-        work: URL of a folder or prefix for links and table; ``None`` for ``OUTPUT.stitch``.
+        work: URL of a folder or prefix for the links between labels, and for the table of new
+            labels; ``None`` for ``OUTPUT.stitch``.
         overwrite: whether to delete existing links and to write all of the output again.
         block_size: block size of a new output, voxels, zyx; ``None`` for the block size of the
             labels.

@@ -37,7 +37,7 @@ _MOST = 4096  # limit in bytes; a document has about a hundred
 
 
 class Labelling(NamedTuple):
-    """How an operator has labelled a volume, that is, given a different id to each object.
+    """How an operator labelled a volume: it gave each object a different id.
 
     Attributes:
         by: name of the operator that labelled the objects.

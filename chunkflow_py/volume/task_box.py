@@ -39,7 +39,11 @@ class BoxCheck:
 
     @classmethod
     def of(cls, outline: Any) -> BoxCheck | None:
-        """Return the check for the tasks that *outline* describes; ``None`` for a single task."""
+        """Return the check for the tasks of a pipeline; ``None`` if there is only one task.
+
+        Args:
+            outline: what is known about the tasks; see `chunkflow_py.core.outline.Outline`.
+        """
         has_others = outline.has_tasks if outline.boxes is None else len(outline.boxes) > 1
         return cls(outline.domain) if has_others else None
 

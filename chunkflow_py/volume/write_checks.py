@@ -251,17 +251,19 @@ def check_room(place: Location, block_bytes: int, total_bytes: int) -> None:
 def check_level(
     error: VolumeNotFoundError, url: str, mip: int, format: str | None, opening: VolumeOptions
 ) -> None:
-    """Refuse to add a level to a volume whose address does not name the format.
+    """Refuse to add a level to an existing volume whose format was not given.
+
+    The format can be given by *format* or in the address.
 
     Args:
         error: error that was raised when the level was opened.
         url: address of the volume.
         mip: number of the level.
-        format: format of the volume, if the address does not name it.
+        format: format of the volume; ``None`` if not given.
         opening: options for reading and writing the volume.
 
     Raises:
-        VolumeNotFoundError: the volume exists, but the level does not.
+        VolumeNotFoundError: the format was not given, and the volume exists, but not the level.
     """
     if mip == 0 or format or Location.parse(url).format:
         return

@@ -173,7 +173,7 @@ def test_an_image_of_zeros_or_older_counts_have_no_foreground(raw, tmp_path):
         run("sum-statistics", tmp_path / name, "-o", tmp_path / "file.json")
         assert read_foreground(str(tmp_path / "file.json")) is None
         text = run("sum-statistics", tmp_path / name, "--foreground", code=1)
-        assert "have no box of the voxels other than 0" in text
+        assert "do not include the bounding box of all voxels other than 0" in text
 
 
 @pytest.mark.parametrize("box", ["3-2_0-1_0-1", "whole", 7, [0, 1], "0-1_0-1"])

@@ -343,7 +343,7 @@ def error_of(convolution: Convolution, device: torch.device) -> float:
 
 
 def error_within_memory(convolution: Convolution, device: torch.device) -> float:
-    """Return `error_of` for a convolution; use a smaller image if the device lacks memory.
+    """Return `error_of` for a convolution, or for its smaller versions if memory is too small.
 
     Raises:
         torch.OutOfMemoryError: not even the smallest image fits.

@@ -200,11 +200,11 @@ def loader_from(
     voxel_size_nm: tuple[float, float, float] | None = None,
     kind: Kind | None = None,
 ) -> VolumeLoader:
-    """Return the operator that loads a volume as the `reading_options` say.
+    """Return the operator that loads a volume with the given *options*.
 
     Args:
         url: address of the volume.
-        options: values of the options by parameter name.
+        options: values of the options that `reading_options` declares, by parameter name.
         format: format of the volume, if the address does not name the format.
         voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of the volume).
         kind: kind of the voxels (default: the kind that the volume names).

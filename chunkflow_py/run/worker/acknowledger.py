@@ -1,4 +1,4 @@
-"""The acknowledger of a worker: acknowledges, releases and buries messages in its own thread.
+"""The acknowledger of a worker: acknowledges, releases and gives up messages in a thread.
 
 To bury a message is to move it to the dead letters. Messages that arrive while a request to the
 queue is pending share the next request.
@@ -96,9 +96,10 @@ class _Request:
 
 
 class Acknowledger(BatchThread):
-    """Acknowledges, releases and buries messages, except messages whose lease is lost.
+    """Acknowledges and releases messages, and moves messages to the dead letters.
 
-    Each method adds a request for the thread and returns without waiting.
+    Messages whose lease is lost are left alone. Each method adds a request for the thread and
+    returns without waiting.
 
     Args:
         keeper: object that renews the leases of the messages, and sends requests to the queue.

@@ -380,7 +380,7 @@ def array_geometry(
 
 
 def kind_of(attributes: Mapping[str, Any]) -> Kind | None:
-    """Return the kind of the voxels from the attributes that this project writes, if any."""
+    """Return the kind of the voxels (see `Chunk`); ``None`` if *attributes* does not name it."""
     stored = attributes.get(OURS, {}).get("kind")
     return next((kind for kind in KINDS if kind == stored), None)
 
