@@ -140,7 +140,10 @@ class HubFile:
             )
             raise VolumeError(msg)
         if found.size is not None and found.size > most:
-            msg = f"{self.address} has {found.size} bytes, more than the allowed {most}"
+            msg = (
+                f"{self.address} has {found.size} bytes, more than the allowed {most}; download "
+                "the file yourself, and give its path"
+            )
             raise OptionError(msg)
         with needs_extra("hub", "hf://"):
             from huggingface_hub import hf_hub_download
@@ -215,7 +218,10 @@ def _progress_class(address: str, most: int) -> Any:
     def update(bar: Any, count: float | None = 1) -> None:
         bar.received += count or 0
         if bar.received > most:
-            msg = f"{address} has more than the allowed {most} bytes"
+            msg = (
+                f"{address} has more than the allowed {most} bytes; download the file yourself, "
+                "and give its path"
+            )
             raise OptionError(msg)
         if time.monotonic() - bar.logged >= PROGRESS_S:
             bar.logged = time.monotonic()

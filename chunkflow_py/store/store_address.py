@@ -155,7 +155,8 @@ def check_size(size: int, most: int | None, key: str, url: str) -> None:
     if most is not None and size > most:
         msg = (
             f"{url.rstrip('/')}/{key} has {size} bytes, but must have at most {most} bytes: it is "
-            "damaged, or was replaced by something else; restore the object from a copy"
+            "damaged, too large for its purpose, or was replaced by something else; restore it "
+            "from a copy (if it is the file of a network, download it, and give its path)"
         )
         raise VolumeError(msg)
 
