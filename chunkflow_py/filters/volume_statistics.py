@@ -272,7 +272,7 @@ class VolumeStatistics:
         if coverage(self.regions, box) < 1:
             msg = (
                 f"all voxels other than 0 are inside the box {box}, but some voxels of this box "
-                f"were not counted; count the whole box: generate-tasks {roi}, compute-statistics"
+                f"were not counted; run compute-statistics for all tasks of generate-tasks {roi}"
             )
             raise ChunkError(msg)
         if outside and histogram.bins is not None:
