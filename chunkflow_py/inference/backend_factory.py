@@ -112,7 +112,7 @@ def create_backend(
             converted from *affinity_order* and *affinity_at* to the stored convention.
         window: blending weights of the voxels of an output patch, (z, y, x) float32. Only the
             framework ``universal`` multiplies its results by these weights.
-        trust_weights: unpickle any object in the weight file. Such a file can run code.
+        trust_weights: unpickle all objects in the weight file, even those that can run code.
         orientations: for a MONAI bundle, the orientation of the images for which the network was
             trained, such as ``RAS``, and the orientation of the image to process.
         in_memory: a network that is already in memory; a copy of this network is run. *model* is
@@ -125,7 +125,7 @@ def create_backend(
 
     Raises:
         OptionError: an option is invalid, or does not work with other options or on this machine.
-        ModelError: the model or its weights cannot be read, or do not match.
+        ModelError: the model or its weights cannot be read, or the weights do not match the model.
         MissingExtraError: the library of the backend is not installed.
     """
     given: dict[str, Any] = dict(locals())

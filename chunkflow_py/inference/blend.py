@@ -113,7 +113,7 @@ class Blender:
         return self._window.new_empty(shape)
 
     def advance(self, patch: BoundingBox) -> Iterator[BlendedRegion]:
-        """Prepare for the next patch, *patch*; if it begins a row, `finish` the previous row."""
+        """Prepare for *patch*; if this patch begins a row, yield what `finish` yields."""
         row = (self._starts[0].index(patch.start.z), self._starts[1].index(patch.start.y))
         if row != self._row:
             yield from self.finish()
@@ -124,8 +124,9 @@ class Blender:
 
         Args:
             patch: output box of the patch.
-            values: (c, z, y, x) of any floating dtype and strides; not changed. ``None`` adds
-                zeros.
+            values: (c, z, y, x) of any floating dtype and strides; not changed. ``None`` for a
+                skipped patch: all its values count as zeros, or are left out of the sums if the
+                blender was created with *shares*.
             weighted: whether *values* are already multiplied by the window.
         """
         if values is None and self._shares:

@@ -147,7 +147,7 @@ class MemoryEstimate:
         return sum(self.device.values())
 
     def __str__(self) -> str:
-        """Return one line of text: total and purposes of the host memory and of the GPU memory."""
+        """Return one line: the total and the bytes for each purpose, on the host and on the GPU."""
         line = " and ".join(
             f"{describe_bytes(sum(parts.values()))} of {name} memory ("
             + ", ".join(f"{part} {describe_bytes(size)}" for part, size in parts.items() if size)
@@ -226,8 +226,8 @@ def engine_workspace(
     | carry  | planes shared by two layers · cover y · cover x | sums for the next layer       |
     | other  | one patch, and a few strips                     | products and blending weights |
 
-    The amount does not depend on the size of the chunk along z. The docstring of `blend` explains
-    rows, layers and the strip.
+    The amount does not depend on the size of the chunk along z. A row is all patches with equal z
+    and y, and a layer is all patches with equal z.
 
     Args:
         geometry: sizes of the patches.
@@ -311,8 +311,10 @@ def largest_batch(
 
     Args:
         workload: quantities that decide how much memory is needed.
-        host_available: see `check_fits`.
-        device_available: see `check_fits`.
+        host_available: host memory that the process can use in total, bytes (default: query the
+            system).
+        device_available: GPU memory that the process can use in total, bytes (default: query the
+            device).
     """
     limits = _limits(workload, host_available, device_available)
     sizes = range(workload.settings.batch_size, 0, -1)

@@ -40,7 +40,7 @@ class Activations:
     exact: bool = True
 
     def scaled(self, voxels: int) -> Activations:
-        """Estimate the memory for a batch of *voxels* voxels, in proportion to their number."""
+        """Estimate the memory for a batch of *voxels* voxels, by scaling *peak_bytes* linearly."""
         if voxels == self.voxels:
             return self
         return Activations(self.peak_bytes * voxels // max(1, self.voxels), voxels, exact=False)

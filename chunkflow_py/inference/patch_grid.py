@@ -252,7 +252,7 @@ class PatchGrid:
         return every - inside
 
     def shared(self, box: BoundingBox, other: BoundingBox) -> tuple[int, int]:
-        """Count the output patches that touch both boxes, and the voxels of the patches in *box*.
+        """Count the output patches that touch both boxes, and the voxels of these patches in *box*.
 
         A voxel in several patches is counted once for each patch.
         """

@@ -97,7 +97,8 @@ class PatchSource:
         skip_empty: skip patches whose input is zero everywhere.
         wanted: function that receives the output box of a patch and returns whether to run the
             network on the patch (default: run the network on all patches).
-        exchange: exchange of patches with other tasks, if there is one.
+        exchange: finds outputs of patches that other tasks have computed; ``None`` if tasks
+            exchange no patches.
     """
 
     data: NDArray[Any]
@@ -198,8 +199,8 @@ def sample(patches: PatchSource, batch_size: int) -> list[torch.Tensor]:
     Only some of the patches of the source *patches* are examined.
 
     Returns:
-        Batches of (batch_size, c, z, y, x) float32, padded with zeros; an empty list if there is no
-        such patch in the sample.
+        Batches of (batch_size, c, z, y, x) float32, padded with zeros; an empty list if the
+        examined patches contain no such patch.
     """
     boxes = list(patches.grid.patches(patches.target))
     chosen = boxes[:: -(-len(boxes) // _SAMPLED)]

@@ -38,7 +38,7 @@ class OnnxCore:
     The network computes in float32.
 
     Attributes:
-        profile: the core's part of the compute profile; see `Core`.
+        profile: entries that this class adds to the compute profile, such as the dtype.
     """
 
     def __init__(

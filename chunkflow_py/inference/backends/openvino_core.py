@@ -44,7 +44,7 @@ class OpenVinoCore:
     copied.
 
     Attributes:
-        profile: the core's part of the compute profile; see `Core`.
+        profile: entries that this class adds to the compute profile, such as the dtype.
     """
 
     def __init__(

@@ -90,7 +90,10 @@ class Universal:
         self.profile = profile_of(self.device, framework="universal", **more)
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return (n, c, z, y, x) of the output patch size, multiplied by the blending weights."""
+        """Return the output of the user's class, multiplied by the blending weights.
+
+        The result is (n, c, z, y, x), with the size of the output patch along z, y and x.
+        """
         shape = tuple(batch.shape)
         try:
             # A copy: the user's class may modify it in place.

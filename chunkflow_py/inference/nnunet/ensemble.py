@@ -1,4 +1,4 @@
-"""The network of a trained model: the mean output over its folds and over mirror images."""
+"""The network of a trained model, which averages outputs over folds and mirror images."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ class PlanResampling:
         """Return the voxels in which the network processes an image.
 
         Args:
-            domain: box of the image that is processed, voxels of the image. Resampled voxels begin
-                at the corner of this box.
+            domain: box to process, in voxels of the image. The first resampled voxel begins at the
+                corner of this box.
             size_nm: voxel size of the image, nanometres, zyx.
 
         Raises:
