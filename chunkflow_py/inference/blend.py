@@ -44,7 +44,9 @@ _WEIGHTS_KEPT = 4  # regions: first, inner, last but one and last row of a layer
 
 
 class BlendedRegion(NamedTuple):
-    """Sums over patches, with values p and weights w, for a box that no later patch touches.
+    """The weighted sums of all patches in a box that no later patch touches.
+
+    In the formulas, p is the value of a patch at a voxel, and w is the blending weight.
 
     Attributes:
         box: box of the sums, global voxels.
@@ -181,7 +183,7 @@ class Blender:
         yield True, (z, y, x)
 
     def finish(self) -> Iterator[BlendedRegion]:
-        """Yield the voxels of the current row that no later patch touches; end the row."""
+        """Yield the region of the current row that no later patch touches; end the row."""
         if self._row is None:
             return
         (layer, row), self._row = self._row, None

@@ -237,7 +237,7 @@ class EngineSettings:
 
     @property
     def kind(self) -> Kind:
-        """Kind of the output chunk: segmentation with ``argmax``, else `meaning`."""
+        """Kind of the output chunk: segmentation with ``argmax``, else the kind in `meaning`."""
         return "segmentation" if self.output_dtype == "argmax" else self.meaning
 
     def grid(self, domain: BoundingBox) -> PatchGrid:

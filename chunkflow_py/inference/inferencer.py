@@ -84,7 +84,8 @@ class Inferencer(OperatorBase):
         report_precision: log the compute profile with the first chunk. Also log how much the
             results differ from those of PyTorch in float32 without TF32 and compilation, unless the
             network runs with exactly these settings.
-        on_progress: called with the number of patches done and the number of all patches.
+        on_progress: function that is called with the number of patches done and the number of all
+            patches.
         part_store: where tasks exchange outputs of patches; ``None`` if each task computes all its
             patches.
         task_time: time index of the current task, assigned by the pipeline.
@@ -321,8 +322,9 @@ class Inferencer(OperatorBase):
     def prepare(self, outline: Any) -> None:
         """Store the outline (boxes of all tasks, volume, voxel size), and check the voxel size.
 
-        The outline is stored because a later error about a margin that is too small must name a
-        margin that is large enough for all tasks.
+        If a task later fails because its margin is too small, the error message suggests a margin
+        that suffices for all tasks. This margin is computed from the outline
+        (`chunkflow_py.core.outline.Outline`).
         """
         self.placement.outline = outline
         self._check_voxel_size()

@@ -336,7 +336,11 @@ def smaller_batch(batch_size: int, estimated: int | None = None) -> int | None:
 
 
 def out_of_memory(device: torch.device, batch_size: int, smaller: int | None) -> str:
-    """Return the error message for a batch that does not fit on *device*."""
+    """Return the error message for a batch that does not fit on *device*.
+
+    The message suggests the batch size *smaller*. If *smaller* is ``None``, not even one patch
+    fits, and the message suggests other options.
+    """
     if smaller is None:
         remedy = "a single patch does not fit; lower --input-patch-size, or use --dtype bfloat16"
     else:

@@ -62,7 +62,8 @@ class Normalizer:
     """Converts voxels to the network's input: (v - shift) / divisor in each channel.
 
     Attributes:
-        method: normalisation method, as listed in the module's table.
+        method: ``dtype``, ``none``, ``zscore`` or ``percentile``; the docstring of the module
+            `chunkflow_py.inference.normalization` lists the formulas.
         shift: for each channel, the number to subtract; empty with ``dtype`` and ``none``.
         divisor: for each channel, the number to divide by; empty with ``dtype`` and ``none``.
         limits: lower and upper limit to which normalised voxels are clipped, or ``None`` for no
@@ -133,7 +134,8 @@ def create_normalizer(
     """Return the normaliser for a method and its options.
 
     Args:
-        method: normalisation method, as listed in the module's table.
+        method: ``dtype``, ``none``, ``zscore`` or ``percentile``; the docstring of the module
+            `chunkflow_py.inference.normalization` lists the formulas.
         num_channels: number of channels of the image.
         statistics: path of the statistics file, for ``zscore`` and ``percentile``.
         mean: for ``zscore``, mean of each channel, in units of the stored voxels. *mean* and *std*
@@ -337,7 +339,7 @@ class ChannelStatistics:
 
 
 def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
-    """Read a statistics file; the module's docstring describes the format.
+    """Read a statistics file; the docstring of this module describes the format.
 
     Raises:
         OptionError: the file does not exist or is not a statistics file; the message names the

@@ -325,6 +325,9 @@ class ExchangeCounts:
 class PatchExchange:
     """Reads and stores parts for the tasks that run in one process with one network.
 
+    A part is the output of a patch on the voxels that another task needs. All parts that one task
+    passes to another are stored as one object.
+
     Args:
         store: where objects are stored.
         geometry: size of an output patch (voxels, zyx) and number of channels of the network.
@@ -386,7 +389,7 @@ class PatchExchange:
         *,
         is_current: Callable[[], bool] = lambda: True,
     ) -> TaskExchange:
-        """Return an object that finds and stores the parts of one task.
+        """Return the `TaskExchange` that finds and stores the parts of patches for one task.
 
         Args:
             name: name of the task.
@@ -625,7 +628,7 @@ def _measured(transfers: Transfers) -> str:
 
 @dataclass(eq=False)
 class TaskExchange:
-    """Finds and stores the parts of one task; `PatchExchange.task` creates it.
+    """Finds and stores the parts of patches for one task; created by `PatchExchange.task`.
 
     The thread that loads patches calls `look`, `key` and `find`. The thread that runs the network
     calls `keep`. `finish` is called when all patches have been computed.

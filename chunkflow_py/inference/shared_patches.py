@@ -170,8 +170,9 @@ class SharedPatches:
         Tasks read the same number of voxels.
 
         Args:
-            slab_of: ``None`` if tasks run in the order of their numbers. If tasks run in the
-                checkerboard order, the result of `slabs_of_layers`.
+            slab_of: ``None`` if tasks run in the order of their numbers. If tasks run in
+                checkerboard order (`chunkflow_py.tasks.checkerboard`), the result of
+                `slabs_of_layers`.
         """
         if slab_of is None:
             return sum(voxels for *_, voxels in self._parts([_same, _same, _same], _raster))
@@ -223,8 +224,9 @@ class SharedPatches:
           slab.
 
         Args:
-            slab_of: ``None`` if tasks run in the order of their numbers. If tasks run in the
-                checkerboard order, the result of `slabs_of_layers`.
+            slab_of: ``None`` if tasks run in the order of their numbers. If tasks run in
+                checkerboard order (`chunkflow_py.tasks.checkerboard`), the result of
+                `slabs_of_layers`.
         """
         ends = [max((tasks[-1][0] for tasks in axis), default=0) for axis in self.touched]
         if slab_of is None:

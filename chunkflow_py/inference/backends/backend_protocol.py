@@ -71,7 +71,7 @@ class Identity:
     Use it to test a pipeline, and the geometry and blending of patches, without a network.
 
     Attributes:
-        device, weighted, divisor, profile: see `Backend`.
+        device, weighted, divisor, profile: the attributes of `Backend`.
     """
 
     weighted = False

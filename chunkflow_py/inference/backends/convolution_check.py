@@ -12,13 +12,13 @@ random k/64 --> device: that convolution, in its dtype ---+
             --> CPU: float64, at a sample of voxels ------+--> is the largest error <= tolerance?
 ```
 
-The reference is computed on the CPU, without cuDNN. It takes milliseconds, because it is computed
-only at a sample of voxels. The sample includes all corners of the image.
+The exact result is computed on the CPU, without cuDNN. This takes milliseconds, because only a
+sample of voxels is computed. The sample includes all corners of the image.
 
 The random numbers are multiples of 1/64 in [-1, 1]. Every dtype can represent these numbers
 exactly, and float32 can represent the sum of up to 4096 of their products exactly, added in any
-order. The results of a correct device therefore differ from the reference only by rounding to the
-dtype. `tolerance` does not depend on the values of the network.
+order. The results of a correct device therefore differ from the exact results only by rounding to
+the dtype. `Convolution.tolerance` does not depend on the weights of the network.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def check_convolutions(
 
     Convolutions that this process has already checked on the device are not computed again. Call
     this function inside `compute_profile.cuda_switches`, because the CUDA settings decide which
-    kernels are checked.
+    algorithms compute the convolutions.
 
     Args:
         convolutions: convolutions to compute. If *device* is the CPU, images are made smaller.

@@ -68,7 +68,8 @@ class NetworkBackend:
     patches as one batch: (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x).
 
     Attributes:
-        device, weighted, divisor, profile: see `Backend`.
+        device, weighted, divisor, profile: see
+            `chunkflow_py.inference.backends.backend_protocol.Backend`.
         shape: shape of every batch, (n, c, z, y, x).
         memory: function that measures how much memory the network needs; ``None`` if unknown.
         voxel_size_nm: voxel size that the network was trained with, nanometres, zyx; ``None`` if

@@ -38,7 +38,8 @@ class Universal:
     ``output_patch`` are on the CPU.
 
     Attributes:
-        device, weighted, divisor, profile: see `Backend`.
+        device, weighted, divisor, profile: see
+            `chunkflow_py.inference.backends.backend_protocol.Backend`.
     """
 
     weighted = True

@@ -19,7 +19,7 @@ _PAIRS = {"L": "R", "R": "L", "P": "A", "A": "P", "I": "S", "S": "I"}
 
 
 class NetworkAxes(NamedTuple):
-    """For each spatial axis of a network, which axis of the patch it is, and whether it is flipped.
+    """Order and direction of a network's spatial axes, compared with the axes of a patch.
 
     Attributes:
         sources: for each spatial axis of the network, the axis of the patch: 0, 1, 2 for z, y, x.
@@ -44,7 +44,7 @@ def is_orientation(code: str) -> bool:
 
 
 def network_axes(wanted: str | None, image: str | None) -> NetworkAxes:
-    """Return which axis of a patch each axis of a network is, and whether it is flipped.
+    """Return order and direction of a network's axes, compared with the axes of a patch.
 
     Args:
         wanted: code of the orientation that the network expects; ``None`` if the network takes

@@ -139,7 +139,7 @@ class StepsNormalizer(Normalizer):
 
 @dataclass(frozen=True)
 class StatisticsNeed:
-    """The statistics of the whole image that the first step of a normalisation needs.
+    """Which statistics of the whole image the first step of a normalisation needs.
 
     Attributes:
         transform: name of the transform, for messages.
