@@ -93,8 +93,8 @@ def create_backend(
         num_output_channels: total number of channels of all outputs of the network.
         batch_size: number of patches in every batch.
         device: ``auto``, ``cpu``, ``cuda``, or one of several GPUs such as ``cuda:1``.
-        backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime`` or
-            ``auto``.
+        backend: library that runs the network: ``torch``, ``openvino`` or ``onnxruntime``; or
+            ``auto`` for the fastest library whose results are accurate enough.
         dtype: dtype in which the network computes: ``float32``, ``bfloat16``, or on CUDA
             ``float16``. Normalisation layers always compute in float32.
         compile: compile the network for the shape of the batch (``torch`` only).
@@ -107,9 +107,11 @@ def create_backend(
             these names.
         output_channels: number of channels of each of *outputs*.
         affinity_order: order of the affinity channels that the network returns.
-        affinity_at: voxel at which the network returns an affinity; see `AffinityLayout`.
+        affinity_at: voxel at which the network returns the affinity of two neighbouring voxels:
+            ``source`` (the lower index) or ``target`` (the higher index).
         affinity_channels: first channel of each group of three affinities. These affinities are
-            converted from *affinity_order* and *affinity_at* to the stored convention.
+            converted from *affinity_order* and *affinity_at* to the stored convention, ``xyz`` and
+            ``target``.
         window: blending weights of the voxels of an output patch, (z, y, x) float32. Only the
             framework ``universal`` multiplies its results by these weights.
         trust_weights: unpickle all objects in the weight file, even those that can run code.

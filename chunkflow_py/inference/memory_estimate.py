@@ -349,7 +349,7 @@ def out_of_memory(device: torch.device, batch_size: int, smaller: int | None) ->
 
 
 def lowered_batch(batch_size: int, smaller: int) -> str:
-    """Return the warning for a run that continues with smaller batches."""
+    """Return the warning for a run that continues with *smaller* patches per batch."""
     return (
         f"--batch-size {batch_size} did not fit into memory; continuing with batches of {smaller}. "
         "The compute profile has changed, so results may differ by rounding from earlier results"

@@ -57,8 +57,9 @@ def peak_activations(
     """Return the peak memory of the feature maps in a forward pass of *network*.
 
     The network is run on tensors that have shapes but no values. This takes milliseconds and needs
-    no memory for feature maps. Some networks cannot run without values, such as TorchScript. These
-    networks are run once on a small patch, and the measured memory is scaled to *shape*.
+    no memory for feature maps. Some networks, such as TorchScript programs, cannot run without
+    values. These networks are run once on a small patch, and the measured memory is scaled to
+    *shape*.
 
     Memory that convolutions allocate internally is not counted. On the CPU, this memory is
     negligible.

@@ -8,8 +8,9 @@
 | `percentile` | (v - low[c]) / (high[c] - low[c]), unclipped | `percentiles`         |
 
 Statistics are computed from the whole dataset, never from a chunk, so a voxel has the same
-normalised value in every patch. For `zscore`, the mean and the standard deviation of each channel
-can be given as numbers instead of a file. All statistics are in units of the stored voxels.
+normalised value in every patch. Statistics are read from a file, but for `zscore`, the mean and the
+standard deviation of each channel can also be given as numbers. All statistics are in units of the
+stored voxels.
 
 The statistics file is JSON, with one entry for each channel of the image. The keys of percentiles
 are numbers from "0" to "100":

@@ -701,11 +701,11 @@ class TaskExchange:
         return f"{self.identity.hex()[:8]}-{name}"
 
     def key(self, values: NDArray[np.float32]) -> bytes:
-        """Return the key of a patch: a digest of the identity and of *values*, the input."""
+        """Return the key of a patch: a digest of `identity` and of *values*, the patch's input."""
         return digest_of(self.identity, np.ascontiguousarray(values).data)
 
     def find(self, patch: BoundingBox, key: bytes) -> Part | None:
-        """Return the part of a patch that another task computed; ``None`` if there is none to use.
+        """Return the part of a patch that another task computed; ``None`` if none is usable.
 
         Args:
             patch: output box of the patch.

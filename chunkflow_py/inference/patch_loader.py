@@ -54,8 +54,8 @@ class Step(NamedTuple):
         patch: output box of the patch.
         place: index of the patch in the batch; ``None`` if the network is not run on the patch.
         part: output of the patch that another task computed; ``None`` if there is none.
-        key: key of the patch in the exchange of patches; ``None`` if no other task needs the patch,
-            or if *part* is used.
+        key: key that identifies the output of the patch for other tasks; ``None`` if no other task
+            needs the patch, or if *part* is used.
     """
 
     patch: BoundingBox
@@ -342,7 +342,7 @@ def _taken(ready: Ready) -> Iterator[Batch]:
 
 
 class Batches:
-    """The batches of one `PatchSource`, in order; call `close` after the last batch."""
+    """The batches of one `PatchSource`, in the order of the grid; call `close` at the end."""
 
     def __init__(self, batches: Iterator[Batch], stop: Event, free: SimpleQueue[_Buffer]) -> None:
         self._batches, self._stop, self._free = batches, stop, free

@@ -17,9 +17,9 @@ part for each of the other tasks. The number of stored parts does not depend on 
 tasks, but the number of bytes does: the part in the first task is not stored, and this part may be
 larger or smaller than the other parts of the patch.
 
-The amounts are exact for tasks that run strictly in the given order. More is written if two workers
-compute the same patch, because they work on neighbouring tasks at the same time. Less is written if
-some tasks are already recorded as done.
+The numbers of parts and bytes are exact if tasks run one after the other, in the given order. More
+is written if two workers compute the same patch, because they work on neighbouring tasks at the
+same time. Less is written if some tasks are already recorded as done.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class Core(Protocol):
 
         Args:
             batch: (n, c, z, y, x), or (n, c, y, x) for a 2D network, float32, on the device; must
-                not be changed. If the model file defines ``pre_process``, *batch* is what this
-                function returned.
+                not be changed. If the model file defines ``pre_process``, *batch* is the result of
+                ``pre_process``.
 
         Returns:
             What the network returned: a tensor, or a dict, list or tuple of tensors, on the device.

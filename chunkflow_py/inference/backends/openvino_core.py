@@ -92,7 +92,8 @@ class OpenVinoCore:
     ) -> OpenVinoCore:
         """Load a network that is already converted, as OpenVINO ``.xml`` or as ``.onnx``.
 
-        A network with several outputs returns a dict, with the names from the file.
+        A network with several outputs returns a dict. The keys are the names of the outputs in the
+        file.
 
         Args:
             path: path of the file.

@@ -48,8 +48,8 @@ class TorchCore:
     - With float32, CUDA uses TF32 only on request. cuDNN uses deterministic algorithms and does not
       choose them by a benchmark, so that results are reproducible.
     - On CUDA, and in half precision on the CPU, the largest convolutions of the first batch are
-      compared with exact results, because some library versions compute wrong values; see
-      `convolution_check`.
+      compared with exact results, because some library versions compute wrong values
+      (`chunkflow_py.inference.backends.convolution_check`).
 
     Attributes:
         profile: entries that this class adds to the compute profile, such as the dtype.

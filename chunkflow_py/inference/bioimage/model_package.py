@@ -166,7 +166,8 @@ class ModelPackage:
 
         The network takes a normalised batch, (n, c, z, y, x) float32, or (n, c, y, x) if
         ``spatial_dims`` is 2. The size of the returned array along z, y and x is either the input
-        or the output patch size. The network does not apply the attribute `activation`.
+        or the output patch size. The network does not apply the function that the attribute
+        `activation` names.
 
         If the weights have the format ``pytorch_state_dict``, Python code of the package is
         executed.

@@ -31,7 +31,7 @@ class NetworkAxes(NamedTuple):
     flipped: tuple[bool, bool, bool] = (False, False, False)
 
     def zyx(self, numbers: Sequence[float]) -> tuple[float, float, float]:
-        """Return *numbers*, which has one item for each network axis, in the order z, y, x."""
+        """Reorder *numbers* from the order of the network's axes to the order z, y, x."""
         found = [0.0, 0.0, 0.0]
         for source, number in zip(self.sources, numbers, strict=True):
             found[source] = number

@@ -233,8 +233,8 @@ class Preprocessing:
         normalization: steps of the normalisation.
         orientation: code of the orientation that the network expects, such as ``RAS``; ``None`` if
             there is no transform `Orientation`.
-        spacing_mm: voxel size that the network expects, in millimetres, in the order of the axes;
-            ``None`` if there is no transform `Spacing`.
+        spacing_mm: voxel size that the network expects, in millimetres, for each axis in the order
+            that *spacing_is_oriented* says; ``None`` if there is no transform `Spacing`.
         spacing_is_oriented: whether the axes of *spacing_mm* are those after `Orientation`, not
             those of the image (x, y, z).
         spacing: field of the config with the transform `Spacing`; ``None`` if the config has no
