@@ -91,7 +91,7 @@ class Universal:
         self.profile = profile_of(self.device, framework="universal", **more)
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return the output of the user's class, multiplied by the blending weights.
+        """Return the output of the user's class, which contains the blending weights as a factor.
 
         The result is (n, c, z, y, x), with the size of the output patch along z, y and x.
         """
