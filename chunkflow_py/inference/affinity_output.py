@@ -52,8 +52,9 @@ def as_stored(
 
     Returns:
         (n, c, z, y, x): *output* itself if *layout* is the stored convention, else a copy. Values
-        at the lower voxel of an edge are moved to the upper voxel. Plane 0 along the axis of the
-        edge is then set to 0, because the lower voxel of each edge there is outside the patch.
+        at the lower voxel of an edge are moved to the upper voxel. Along the axis of the edge,
+        plane 0 is then set to 0: an edge whose upper voxel is in plane 0 has its lower voxel
+        outside the patch.
     """
     if layout == DEFAULT_LAYOUT:
         return output

@@ -115,8 +115,8 @@ def augmented(
         mean over the symmetries that do not flip this axis.
 
     Raises:
-        OptionError: patches are not square in plane, or an affinity or vector output has fewer
-            than three channels.
+        OptionError: the sizes of *batch* along y and x differ, or an affinity or vector output has
+            fewer than three channels.
     """
     height, width = batch.shape[-2:]
     if height != width:

@@ -317,10 +317,9 @@ def seconds_per_batch(
     Args:
         backend: backend to measure.
         batches: batches to run in turn, each at least once.
-        most: number of forward passes. If there are more batches than this number, each batch is
-            run once.
-        enough_s: stop early when the passes have taken this many seconds in total. At least three
-            passes are run, and at least one for each batch. With 0, never stop early.
+        most: number of forward passes; if there are more batches, each batch is run once.
+        enough_s: stop before *most* passes when the passes have taken this many seconds in total,
+            but only after three passes and after each batch has been run. With 0, never stop early.
         on_output: called once for each batch, with the index of the batch and the output.
     """
     seconds: list[float] = []

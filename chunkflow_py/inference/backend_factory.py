@@ -93,8 +93,8 @@ def create_backend(
         num_output_channels: total number of channels of all outputs of the network.
         batch_size: number of patches in every batch.
         device: ``auto``, ``cpu``, ``cuda``, or one of several GPUs such as ``cuda:1``.
-        backend: library that runs the network: ``torch``, ``openvino``, ``onnxruntime`` or
-            ``auto``.
+        backend: library that runs the network: ``torch``, ``openvino`` or ``onnxruntime``; or
+            ``auto`` for the fastest library whose results are accurate enough.
         dtype: dtype in which the network computes: ``float32``, ``bfloat16``, or on CUDA
             ``float16``. Normalisation layers always compute in float32.
         compile: compile the network for the shape of the batch (``torch`` only).
@@ -107,12 +107,14 @@ def create_backend(
             these names.
         output_channels: number of channels of each of *outputs*.
         affinity_order: order of the affinity channels that the network returns.
-        affinity_at: voxel at which the network returns an affinity; see `AffinityLayout`.
+        affinity_at: voxel at which the network returns the affinity of two neighbouring voxels:
+            ``source`` (the lower index) or ``target`` (the higher index).
         affinity_channels: first channel of each group of three affinities. These affinities are
-            converted from *affinity_order* and *affinity_at* to the stored convention.
+            converted from *affinity_order* and *affinity_at* to the stored convention, ``xyz`` and
+            ``target``.
         window: blending weights of the voxels of an output patch, (z, y, x) float32. Only the
             framework ``universal`` multiplies its results by these weights.
-        trust_weights: unpickle any object in the weight file. Such a file can run code.
+        trust_weights: unpickle all objects in the weight file, even those that can run code.
         orientations: for a MONAI bundle, the orientation of the images for which the network was
             trained, such as ``RAS``, and the orientation of the image to process.
         in_memory: a network that is already in memory; a copy of this network is run. *model* is
@@ -125,7 +127,7 @@ def create_backend(
 
     Raises:
         OptionError: an option is invalid, or does not work with other options or on this machine.
-        ModelError: the model or its weights cannot be read, or do not match.
+        ModelError: the model or its weights cannot be read, or the weights do not match the model.
         MissingExtraError: the library of the backend is not installed.
     """
     given: dict[str, Any] = dict(locals())

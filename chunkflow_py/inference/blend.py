@@ -44,7 +44,9 @@ _WEIGHTS_KEPT = 4  # regions: first, inner, last but one and last row of a layer
 
 
 class BlendedRegion(NamedTuple):
-    """Sums over patches, with values p and weights w, for a box that no later patch touches.
+    """The weighted sums of all patches in a box that no later patch touches.
+
+    In the formulas, p is the value of a patch at a voxel, and w is the blending weight.
 
     Attributes:
         box: box of the sums, global voxels.
@@ -113,7 +115,7 @@ class Blender:
         return self._window.new_empty(shape)
 
     def advance(self, patch: BoundingBox) -> Iterator[BlendedRegion]:
-        """Prepare for the next patch, *patch*; if it begins a row, `finish` the previous row."""
+        """Prepare for *patch*; if this patch begins a row, yield what `finish` yields."""
         row = (self._starts[0].index(patch.start.z), self._starts[1].index(patch.start.y))
         if row != self._row:
             yield from self.finish()
@@ -124,8 +126,9 @@ class Blender:
 
         Args:
             patch: output box of the patch.
-            values: (c, z, y, x) of any floating dtype and strides; not changed. ``None`` adds
-                zeros.
+            values: (c, z, y, x) of any floating dtype and strides; not changed. ``None`` for a
+                skipped patch: all its values count as zeros, or are left out of the sums if the
+                blender was created with *shares*.
             weighted: whether *values* are already multiplied by the window.
         """
         if values is None and self._shares:
@@ -180,7 +183,7 @@ class Blender:
         yield True, (z, y, x)
 
     def finish(self) -> Iterator[BlendedRegion]:
-        """Yield the voxels of the current row that no later patch touches; end the row."""
+        """Yield the region of the current row that no later patch touches; end the row."""
         if self._row is None:
             return
         (layer, row), self._row = self._row, None

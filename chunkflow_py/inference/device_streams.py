@@ -87,7 +87,7 @@ class Mark:
         """Make the current stream wait for the mark; the host continues."""
 
     def wait(self) -> None:
-        """Block the host until the mark is reached; return at once if nothing was recorded."""
+        """Block the host until the mark is reached; return at once if `record` was not called."""
 
 
 class _CudaMark(Mark):
@@ -152,7 +152,7 @@ class Device:
         return _CudaDevice(device) if device.type == "cuda" else Device(device)
 
     def enter(self) -> None:
-        """Make this device the current device of the calling thread; marks need this."""
+        """Make this device the current device of the calling thread, before it uses a `Mark`."""
 
     def thread(self, name: str) -> ThreadPoolExecutor:
         """Return a new pool with one thread, which uses this device."""

@@ -208,7 +208,7 @@ class Engine:
             part.close()
 
     def run(self, array: NDArray[Any], box: BoundingBox, **options: Any) -> NDArray[Any]:
-        """Return the network's output on *output_box*; see `start` for arguments and errors."""
+        """Compute a box and return the result; `start` explains the arguments and the errors."""
         stop = Event()
         result: Future[NDArray[Any]] = self.start(array, box, stop=stop, **options)
         try:

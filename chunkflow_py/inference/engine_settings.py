@@ -52,7 +52,8 @@ class EngineSettings:
             regions. Of the channels whose value at a voxel is above 0.5, the channel with the
             highest index gives the label of the voxel. If there is no such channel, the label is 0.
         output_kind: what the values of the output are, such as ``affinity``. The kind decides how
-            augmentation maps outputs back, and whether the first batch must have values in [0, 1].
+            the outputs of flipped and transposed patches are mapped back, and whether the output of
+            the first batch must be in [0, 1].
         activation: function to apply to the network's output; ``softmax`` is computed over the
             channels of each output separately.
         activate: when to apply the activation: ``before`` blending, to each patch, or ``after``
@@ -236,7 +237,7 @@ class EngineSettings:
 
     @property
     def kind(self) -> Kind:
-        """Kind of the output chunk: segmentation with ``argmax``, else `meaning`."""
+        """Kind of the output chunk: segmentation with ``argmax``, else the kind in `meaning`."""
         return "segmentation" if self.output_dtype == "argmax" else self.meaning
 
     def grid(self, domain: BoundingBox) -> PatchGrid:

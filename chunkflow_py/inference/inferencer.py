@@ -76,15 +76,17 @@ class Inferencer(OperatorBase):
         model_voxel_size_nm: voxel size that the network was trained with, nanometres, zyx (default:
             the voxel size that the model declares). A chunk whose voxel size differs by more than
             10 % is an error.
-        statistics: path of the file with statistics for the normalisation, if there is one.
+        statistics: path of the file with statistics for the normalisation; ``None`` if no file is
+            used.
         fetched_files: dict from the address of a network file (such as a URL, as the user typed it)
             to the path of the local copy.
         origins: addresses that the operator reads in addition to the chunks. The pipeline must not
             write to these addresses.
-        report_precision: log the compute profile with the first chunk. Also log how much the
-            results differ from those of PyTorch in float32 without TF32 and compilation, unless the
-            network runs with exactly these settings.
-        on_progress: called with the number of patches done and the number of all patches.
+        report_precision: log the compute profile when the first chunk is processed. Also log how
+            much the results differ from those of PyTorch in float32 without TF32 and compilation,
+            unless the network runs with exactly these settings.
+        on_progress: function that is called with the number of patches done and the number of all
+            patches.
         part_store: where tasks exchange outputs of patches; ``None`` if each task computes all its
             patches.
         task_time: time index of the current task, assigned by the pipeline.
@@ -123,7 +125,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Files that a worker needs: dict from the path to ``code`` or ``data``.
+        """Files that a worker needs: dict from each path to ``code`` (can run code) or ``data``.
 
         A path is spelled as the user typed it.
 
@@ -287,7 +289,7 @@ class Inferencer(OperatorBase):
 
     @hook
     def memory(self, _: Zyx | None) -> OperatorMemory | None:
-        """Return the memory of a task except chunks, weights and libraries; ``None`` if unknown."""
+        """Return the memory of a task, without chunks, weights, libraries; ``None`` if unknown."""
         if self._workload is None:
             return None
         expected = estimate_memory(self._workload)
@@ -321,8 +323,9 @@ class Inferencer(OperatorBase):
     def prepare(self, outline: Any) -> None:
         """Store the outline (boxes of all tasks, volume, voxel size), and check the voxel size.
 
-        The outline is stored because a later error about a margin that is too small must name a
-        margin that is large enough for all tasks.
+        If a task later fails because its margin is too small, the error message suggests a margin
+        that suffices for all tasks. This margin is computed from the outline
+        (`chunkflow_py.core.outline.Outline`).
         """
         self.placement.outline = outline
         self._check_voxel_size()
@@ -355,7 +358,7 @@ class Inferencer(OperatorBase):
 
     @hook
     def voxels(self) -> Voxels | dict[str, Voxels]:
-        """Return dtype, channels and kind of the output; a dict by name for several outputs."""
+        """Return dtype, channels and kind of the output; for several outputs, a dict by name."""
         settings = self.settings
         if settings.outputs:
             dtype = settings.stored_dtype

@@ -23,7 +23,10 @@ MOST_BYTES = 128 * 1024**2
 
 
 class LocalParts:
-    """A `PartStore` for the tasks of one process; removes parts when their consumer is done.
+    """A `PartStore` for the tasks of one process.
+
+    An object contains the parts (pieces of patches) that one task passes to another task, the
+    consumer. The object is removed when the consumer is done.
 
     Args:
         most_bytes: limit of the memory for all objects together, in bytes. An object that would

@@ -147,7 +147,7 @@ class MemoryEstimate:
         return sum(self.device.values())
 
     def __str__(self) -> str:
-        """Return one line of text: total and purposes of the host memory and of the GPU memory."""
+        """Return one line: the total and the bytes for each purpose, on the host and on the GPU."""
         line = " and ".join(
             f"{describe_bytes(sum(parts.values()))} of {name} memory ("
             + ", ".join(f"{part} {describe_bytes(size)}" for part, size in parts.items() if size)
@@ -226,8 +226,8 @@ def engine_workspace(
     | carry  | planes shared by two layers · cover y · cover x | sums for the next layer       |
     | other  | one patch, and a few strips                     | products and blending weights |
 
-    The amount does not depend on the size of the chunk along z. The docstring of `blend` explains
-    rows, layers and the strip.
+    The amount does not depend on the size of the chunk along z. A row is all patches with equal z
+    and y, and a layer is all patches with equal z.
 
     Args:
         geometry: sizes of the patches.
@@ -311,8 +311,10 @@ def largest_batch(
 
     Args:
         workload: quantities that decide how much memory is needed.
-        host_available: see `check_fits`.
-        device_available: see `check_fits`.
+        host_available: host memory that the process can use in total, bytes (default: query the
+            system).
+        device_available: GPU memory that the process can use in total, bytes (default: query the
+            device).
     """
     limits = _limits(workload, host_available, device_available)
     sizes = range(workload.settings.batch_size, 0, -1)
@@ -334,7 +336,11 @@ def smaller_batch(batch_size: int, estimated: int | None = None) -> int | None:
 
 
 def out_of_memory(device: torch.device, batch_size: int, smaller: int | None) -> str:
-    """Return the error message for a batch that does not fit on *device*."""
+    """Return the error message for a batch that does not fit on *device*.
+
+    The message suggests the batch size *smaller*. If *smaller* is ``None``, not even one patch
+    fits, and the message suggests other options.
+    """
     if smaller is None:
         remedy = "a single patch does not fit; lower --input-patch-size, or use --dtype bfloat16"
     else:
@@ -343,7 +349,7 @@ def out_of_memory(device: torch.device, batch_size: int, smaller: int | None) ->
 
 
 def lowered_batch(batch_size: int, smaller: int) -> str:
-    """Return the warning for a run that continues with smaller batches."""
+    """Return the warning for a run that continues with *smaller* patches per batch."""
     return (
         f"--batch-size {batch_size} did not fit into memory; continuing with batches of {smaller}. "
         "The compute profile has changed, so results may differ by rounding from earlier results"

@@ -40,7 +40,7 @@ class Activations:
     exact: bool = True
 
     def scaled(self, voxels: int) -> Activations:
-        """Estimate the memory for a batch of *voxels* voxels, in proportion to their number."""
+        """Estimate the memory for a batch of *voxels* voxels, by scaling *peak_bytes* linearly."""
         if voxels == self.voxels:
             return self
         return Activations(self.peak_bytes * voxels // max(1, self.voxels), voxels, exact=False)
@@ -57,8 +57,9 @@ def peak_activations(
     """Return the peak memory of the feature maps in a forward pass of *network*.
 
     The network is run on tensors that have shapes but no values. This takes milliseconds and needs
-    no memory for feature maps. Some networks cannot run without values, such as TorchScript. These
-    networks are run once on a small patch, and the measured memory is scaled to *shape*.
+    no memory for feature maps. Some networks, such as TorchScript programs, cannot run without
+    values. These networks are run once on a small patch, and the measured memory is scaled to
+    *shape*.
 
     Memory that convolutions allocate internally is not counted. On the CPU, this memory is
     negligible.

@@ -89,7 +89,7 @@ OUTPUT_KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 
 
 class Meaning(NamedTuple):
-    """Properties of the output that follow from its kind.
+    """Properties of a network's output that follow from its kind, such as ``affinity``.
 
     Attributes:
         bounded: whether values are in [0, 1], so that they can be checked and stored as uint8.

@@ -8,8 +8,9 @@
 | `percentile` | (v - low[c]) / (high[c] - low[c]), unclipped | `percentiles`         |
 
 Statistics are computed from the whole dataset, never from a chunk, so a voxel has the same
-normalised value in every patch. For `zscore`, the mean and the standard deviation of each channel
-can be given as numbers instead of a file. All statistics are in units of the stored voxels.
+normalised value in every patch. Statistics are read from a file, but for `zscore`, the mean and the
+standard deviation of each channel can also be given as numbers. All statistics are in units of the
+stored voxels.
 
 The statistics file is JSON, with one entry for each channel of the image. The keys of percentiles
 are numbers from "0" to "100":
@@ -62,7 +63,8 @@ class Normalizer:
     """Converts voxels to the network's input: (v - shift) / divisor in each channel.
 
     Attributes:
-        method: normalisation method, as listed in the module's table.
+        method: ``dtype``, ``none``, ``zscore`` or ``percentile``; the docstring of the module
+            `chunkflow_py.inference.normalization` lists the formulas.
         shift: for each channel, the number to subtract; empty with ``dtype`` and ``none``.
         divisor: for each channel, the number to divide by; empty with ``dtype`` and ``none``.
         limits: lower and upper limit to which normalised voxels are clipped, or ``None`` for no
@@ -133,7 +135,8 @@ def create_normalizer(
     """Return the normaliser for a method and its options.
 
     Args:
-        method: normalisation method, as listed in the module's table.
+        method: ``dtype``, ``none``, ``zscore`` or ``percentile``; the docstring of the module
+            `chunkflow_py.inference.normalization` lists the formulas.
         num_channels: number of channels of the image.
         statistics: path of the statistics file, for ``zscore`` and ``percentile``.
         mean: for ``zscore``, mean of each channel, in units of the stored voxels. *mean* and *std*
@@ -337,7 +340,7 @@ class ChannelStatistics:
 
 
 def read_statistics(path: str) -> tuple[ChannelStatistics, ...]:
-    """Read a statistics file; the module's docstring describes the format.
+    """Read a statistics file; the docstring of this module describes the format.
 
     Raises:
         OptionError: the file does not exist or is not a statistics file; the message names the

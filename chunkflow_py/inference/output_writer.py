@@ -185,8 +185,9 @@ def converted(
         settings: engine settings, which decide activation, mask and dtype of the output.
         values: means, (c, z, y, x) float32. They are overwritten. If no conversion is needed, this
             array is returned.
-        share: `BlendedRegion.share`, (z, y, x). The values are multiplied by the share after the
-            activation, because patches on which the network was not run count as zeros.
+        share: (z, y, x), from `BlendedRegion.share`: for each voxel, the share of the blending
+            weights that belongs to patches on which the network was run. The activated values are
+            multiplied by *share*, because the output of all other patches is zero.
     """
     clamped = values.new_zeros((), dtype=torch.int64)
     if settings.activate == "after":

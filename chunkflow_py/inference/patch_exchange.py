@@ -90,8 +90,9 @@ class PartsError(ValueError):
 
     Attributes:
         kind: the reason. `DAMAGED`: incomplete or changed bytes. `FOREIGN`: computed with another
-            network, compute profile, batch size or input. `MISPLACED`: not on the voxels that the
-            patch shares with the task. `UNREADABLE`: too long, or the store failed.
+            network, compute profile, batch size or input. `MISPLACED`: a part covers other voxels
+            than those that the patch shares with the task that reads the part. `UNREADABLE`: the
+            object is larger than its limit, or the store failed.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -101,15 +102,15 @@ class PartsError(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """The output of a patch on a box inside the patch.
+    """The network's output for a patch, on a box inside this patch.
 
     Attributes:
         patch: position of the first voxel of the output patch, global voxels, zyx.
         box: box of the values, global voxels.
         key: digest of the patch's input and of the identity of the computation.
         values: (c, z, y, x), float32, bfloat16 or float16, on the host.
-        arrived: mark that is reached when *values* have been copied from the device; ``None`` if
-            nothing needs to be copied.
+        arrived: mark in the queue of the device, which the device reaches when *values* have been
+            copied to the host; ``None`` if nothing needs to be copied.
     """
 
     patch: Zyx
@@ -167,8 +168,8 @@ class PackedParts:
         channels: number of channels of the network's output.
 
     Raises:
-        PartsError: the object is incomplete or damaged, or is not of a network with this patch size
-            and number of channels.
+        PartsError: the object is incomplete or damaged, or was computed by a network with another
+            patch size or number of channels.
     """
 
     def __init__(self, content: bytes, patch_size: Zyx, channels: int) -> None:
@@ -324,6 +325,9 @@ class ExchangeCounts:
 class PatchExchange:
     """Reads and stores parts for the tasks that run in one process with one network.
 
+    A part is the output of a patch on the voxels that another task needs. All parts that one task
+    passes to another are stored as one object.
+
     Args:
         store: where objects are stored.
         geometry: size of an output patch (voxels, zyx) and number of channels of the network.
@@ -385,7 +389,7 @@ class PatchExchange:
         *,
         is_current: Callable[[], bool] = lambda: True,
     ) -> TaskExchange:
-        """Return an object that finds and stores the parts of one task.
+        """Return the `TaskExchange` that finds and stores the parts of patches for one task.
 
         Args:
             name: name of the task.
@@ -413,7 +417,10 @@ class PatchExchange:
         return done
 
     def producers(self, consumer: str) -> Collection[str]:
-        """Return the names under which tasks stored objects for *consumer*; empty on an error."""
+        """Return the names under which tasks stored objects for *consumer*.
+
+        If the store fails, the result is empty.
+        """
         try:
             return self._store.producers(consumer)
         except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
@@ -496,7 +503,9 @@ class PatchExchange:
         self._staged.append((buffer, read))
 
     def kept(self, producer: str, consumer: str, patch: Zyx) -> Part | None:
-        """Return the part that a task of this process has in memory for another task, if any.
+        """Return the part that a task of this process keeps in memory for another task.
+
+        The result is ``None`` if there is no such part.
 
         Args:
             producer: name of the task that computed the patch.
@@ -619,7 +628,7 @@ def _measured(transfers: Transfers) -> str:
 
 @dataclass(eq=False)
 class TaskExchange:
-    """Finds and stores the parts of one task; `PatchExchange.task` creates it.
+    """Finds and stores the parts of patches for one task; created by `PatchExchange.task`.
 
     The thread that loads patches calls `look`, `key` and `find`. The thread that runs the network
     calls `keep`. `finish` is called when all patches have been computed.
@@ -692,11 +701,11 @@ class TaskExchange:
         return f"{self.identity.hex()[:8]}-{name}"
 
     def key(self, values: NDArray[np.float32]) -> bytes:
-        """Return the key of a patch: a digest of the identity and of *values*, the input."""
+        """Return the key of a patch: a digest of `identity` and of *values*, the patch's input."""
         return digest_of(self.identity, np.ascontiguousarray(values).data)
 
     def find(self, patch: BoundingBox, key: bytes) -> Part | None:
-        """Return the part of a patch that another task computed; ``None`` if there is none to use.
+        """Return the part of a patch that another task computed; ``None`` if none is usable.
 
         Args:
             patch: output box of the patch.
@@ -733,7 +742,7 @@ class TaskExchange:
             start = monotonic()
 
     def keep(self, patch: BoundingBox, key: bytes, values: torch.Tensor) -> None:
-        """Copy the parts of a computed patch for the neighbours to memory; `finish` stores them.
+        """Copy a patch's parts for neighbouring tasks to memory; `finish` stores these copies.
 
         Args:
             patch: output box of the patch.
@@ -750,7 +759,9 @@ class TaskExchange:
             parts[patch.start] = Part(patch.start, box, key, part, arrived)
 
     def kept(self, consumer: str, patch: Zyx) -> Part | None:
-        """Return the part of a patch that this task has in memory for another task, if any.
+        """Return the part of a patch that this task keeps in memory for another task.
+
+        The result is ``None`` if there is no such part.
 
         Args:
             consumer: name of the other task.

@@ -252,7 +252,7 @@ class PatchGrid:
         return every - inside
 
     def shared(self, box: BoundingBox, other: BoundingBox) -> tuple[int, int]:
-        """Count the output patches that touch both boxes, and the voxels of the patches in *box*.
+        """Count the output patches that touch both boxes, and the voxels of these patches in *box*.
 
         A voxel in several patches is counted once for each patch.
         """
@@ -343,10 +343,10 @@ class PatchGrid:
         return Zyx.of(result)
 
     def source_indices(self, first: int, last: int, axis: int) -> NDArray[np.int64]:
-        """Return, for each position in [first, last), the position whose voxel is read instead.
+        """Return, for each position in [first, last), the position of the voxel to read for it.
 
-        The positions differ in the padding: with ``reflect``, for example, a position outside the
-        domain is replaced by a position inside.
+        Inside the domain, the two positions are equal. In the padding, they differ: with
+        ``reflect``, for example, the mirrored position inside the domain is returned.
 
         Args:
             first: first position along the axis, global voxels.

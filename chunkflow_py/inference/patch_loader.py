@@ -54,8 +54,8 @@ class Step(NamedTuple):
         patch: output box of the patch.
         place: index of the patch in the batch; ``None`` if the network is not run on the patch.
         part: output of the patch that another task computed; ``None`` if there is none.
-        key: key of the patch in the exchange of patches; ``None`` if no other task needs the patch,
-            or if *part* is used.
+        key: key that identifies the output of the patch for other tasks; ``None`` if no other task
+            needs the patch, or if *part* is used.
     """
 
     patch: BoundingBox
@@ -97,7 +97,8 @@ class PatchSource:
         skip_empty: skip patches whose input is zero everywhere.
         wanted: function that receives the output box of a patch and returns whether to run the
             network on the patch (default: run the network on all patches).
-        exchange: exchange of patches with other tasks, if there is one.
+        exchange: finds outputs of patches that other tasks have computed; ``None`` if tasks
+            exchange no patches.
     """
 
     data: NDArray[Any]
@@ -198,8 +199,8 @@ def sample(patches: PatchSource, batch_size: int) -> list[torch.Tensor]:
     Only some of the patches of the source *patches* are examined.
 
     Returns:
-        Batches of (batch_size, c, z, y, x) float32, padded with zeros; an empty list if there is no
-        such patch in the sample.
+        Batches of (batch_size, c, z, y, x) float32, padded with zeros; an empty list if the
+        examined patches contain no such patch.
     """
     boxes = list(patches.grid.patches(patches.target))
     chosen = boxes[:: -(-len(boxes) // _SAMPLED)]
@@ -241,7 +242,7 @@ class PatchLoader:
         self._thread = device.thread("gather") if ahead else None
 
     def open(self, patches: PatchSource) -> Batches:
-        """Return the batches of a source of patches; sources are processed in order."""
+        """Return the batches of *patches*; sources are processed in the order of the calls."""
         stop = Event()
         batches = self._filled(patches, stop)
         if self._thread is None:
@@ -341,7 +342,7 @@ def _taken(ready: Ready) -> Iterator[Batch]:
 
 
 class Batches:
-    """The batches of one `PatchSource`, in order; call `close` after the last batch."""
+    """The batches of one `PatchSource`, in the order of the grid; call `close` at the end."""
 
     def __init__(self, batches: Iterator[Batch], stop: Event, free: SimpleQueue[_Buffer]) -> None:
         self._batches, self._stop, self._free = batches, stop, free

@@ -17,9 +17,9 @@ part for each of the other tasks. The number of stored parts does not depend on 
 tasks, but the number of bytes does: the part in the first task is not stored, and this part may be
 larger or smaller than the other parts of the patch.
 
-The amounts are exact for tasks that run strictly in the given order. More is written if two workers
-compute the same patch, because they work on neighbouring tasks at the same time. Less is written if
-some tasks are already recorded as done.
+The numbers of parts and bytes are exact if tasks run one after the other, in the given order. More
+is written if two workers compute the same patch, because they work on neighbouring tasks at the
+same time. Less is written if some tasks are already recorded as done.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
     The limit includes the parts that the store keeps in memory.
 
     Args:
-        task_bytes: total size of the parts that one task stores, in bytes; the largest such total
-            (see `PatchGrid.voxels_outside`).
+        task_bytes: largest total size, in bytes, of all parts that one task stores (see
+            `PatchGrid.voxels_outside`).
         tasks: number of tasks whose parts may be in the store at the same time.
         most_bytes: limit of the memory for parts in the store, in bytes.
         writes_later: whether the store writes in a thread, as the store of a run does.
@@ -110,8 +110,8 @@ def too_small(boxes: Boxes, patch: Zyx) -> str:
 def slabs_of_layers(count: Zyx, workers: int) -> list[int]:
     """Return, for each layer of tasks, the number of the slab that contains the layer.
 
-    A layer is all tasks with equal z. A slab is one or several layers. In checkerboard order, the
-    tasks of a slab are sent before those of the next slab.
+    A layer is all tasks with equal z. A slab is one or several layers. In checkerboard order
+    (`chunkflow_py.tasks.checkerboard`), all tasks of a slab are sent before those of the next slab.
 
     Args:
         count: number of tasks along each axis, zyx.
@@ -170,8 +170,9 @@ class SharedPatches:
         Tasks read the same number of voxels.
 
         Args:
-            slab_of: ``None`` if tasks run in the order of their numbers. If tasks run in the
-                checkerboard order, the result of `slabs_of_layers`.
+            slab_of: ``None`` if tasks run in the order of their numbers. If tasks run in
+                checkerboard order (`chunkflow_py.tasks.checkerboard`), the result of
+                `slabs_of_layers`.
         """
         if slab_of is None:
             return sum(voxels for *_, voxels in self._parts([_same, _same, _same], _raster))
@@ -196,7 +197,7 @@ class SharedPatches:
 
     @cached_property
     def layers(self) -> int:
-        """Number of times that all tasks together look for new objects.
+        """Number of times that all tasks together look for objects from other tasks.
 
         A task looks once for each layer of its patches. A layer is all patches with equal z.
         """
@@ -216,13 +217,16 @@ class SharedPatches:
         * If tasks run in the order of their numbers, the points are the ends of a few tasks in the
           middle of the grid. Several tasks are considered, because the parts at each boundary
           differ in size.
-        * In checkerboard order, the tasks of a slab run before those of the next slab. Within a
-          slab, the tasks of each of eight colours run before those of the next colour. The points
-          are the ends of each colour, in the first, the middle and the last slab.
+        * In checkerboard order, the tasks of a slab (one or several layers of tasks) run before
+          those of the next slab. Within a slab, each task has one of eight colours, and tasks of
+          one colour are never neighbours. All tasks of a colour run before those of the next
+          colour. The points are the ends of each colour, in the first, the middle and the last
+          slab.
 
         Args:
-            slab_of: ``None`` if tasks run in the order of their numbers. If tasks run in the
-                checkerboard order, the result of `slabs_of_layers`.
+            slab_of: ``None`` if tasks run in the order of their numbers. If tasks run in
+                checkerboard order (`chunkflow_py.tasks.checkerboard`), the result of
+                `slabs_of_layers`.
         """
         ends = [max((tasks[-1][0] for tasks in axis), default=0) for axis in self.touched]
         if slab_of is None:

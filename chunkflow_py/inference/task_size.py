@@ -55,8 +55,8 @@ class TaskSize:
         amplification: number of voxels that the network computes per voxel of output.
         patches: number of patches of a task along each axis, zyx.
         alone: the amplification if tasks do not exchange patches.
-        kept: if tasks exchange patches, the average share of the output voxels computed by a task
-            that lies in the task's own box (1 for a single task). Otherwise 0, which is not used.
+        kept: of the output voxels that a task computes, the average share that lies in the task's
+            own box (1 for a single task). Used only if tasks exchange patches; else set to 0.
     """
 
     size: Zyx
@@ -106,8 +106,8 @@ class TaskSizes:
         with the largest share is returned.
 
         Of several equally good sizes, the one that needs the least memory is returned. A task has
-        the same size along y and x. This size may exceed the shorter of these two axes of the
-        volume.
+        the same size along y and x. This size may exceed the size of the volume along one of the
+        two axes.
 
         Args:
             memory_bytes: memory available for chunks and sums of patches, in bytes.

@@ -24,8 +24,8 @@ class Backend(Protocol):
             of the number for this axis, the output is shifted by the same distance and does not
             change otherwise. A network with three poolings by 2 has the divisor (8, 8, 8). ``None``
             if unknown.
-        profile: compute profile, as text for people. The first batch may still change this text,
-            for example if compilation fails.
+        profile: compute profile, a dict of strings. The first batch may still change this dict, for
+            example if compilation fails.
 
     A backend may have a method ``warm()`` that runs a batch of zeros. Kernels are then selected
     and compiled before the first chunk. One thread may call ``warm()`` and another thread may run
@@ -71,7 +71,7 @@ class Identity:
     Use it to test a pipeline, and the geometry and blending of patches, without a network.
 
     Attributes:
-        device, weighted, divisor, profile: see `Backend`.
+        device, weighted, divisor, profile: the attributes of `Backend`.
     """
 
     weighted = False

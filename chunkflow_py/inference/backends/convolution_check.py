@@ -12,13 +12,13 @@ random k/64 --> device: that convolution, in its dtype ---+
             --> CPU: float64, at a sample of voxels ------+--> is the largest error <= tolerance?
 ```
 
-The reference is computed on the CPU, without cuDNN. It takes milliseconds, because it is computed
-only at a sample of voxels. The sample includes all corners of the image.
+The exact result is computed on the CPU, without cuDNN. This takes milliseconds, because only a
+sample of voxels is computed. The sample includes all corners of the image.
 
 The random numbers are multiples of 1/64 in [-1, 1]. Every dtype can represent these numbers
 exactly, and float32 can represent the sum of up to 4096 of their products exactly, added in any
-order. The results of a correct device therefore differ from the reference only by rounding to the
-dtype. `tolerance` does not depend on the values of the network.
+order. The results of a correct device therefore differ from the exact results only by rounding to
+the dtype. `Convolution.tolerance` does not depend on the weights of the network.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ class Convolution:
 
         The result is 4 u + K / 2^24, where u is the unit roundoff of the dtype, and K is the number
         of products that are added for a voxel. The first term allows for four roundings to the
-        dtype: of the transformed image, of the transformed kernel, of a partial sum, and of the
-        result. The second term allows for K additions in float32. For comparison, a wrong sum has a
-        relative error of about 1.
+        dtype: of the image and of the kernel (which some algorithms, such as Winograd, transform
+        before they multiply), of a partial sum, and of the result. The second term allows for K
+        additions in float32. For comparison, a wrong sum has a relative error of about 1.
         """
         return _ROUNDINGS * _UNIT[self.dtype] + prod(self.kernel[1:]) * 2.0**-24
 
@@ -234,7 +234,7 @@ def check_convolutions(
 
     Convolutions that this process has already checked on the device are not computed again. Call
     this function inside `compute_profile.cuda_switches`, because the CUDA settings decide which
-    kernels are checked.
+    algorithms compute the convolutions.
 
     Args:
         convolutions: convolutions to compute. If *device* is the CPU, images are made smaller.
@@ -277,7 +277,7 @@ def wrong_convolution(device: str, convolution: Convolution, error: float) -> st
 
 
 def remedy_for(dtype: torch.dtype, device: torch.device, *, tf32: bool = False) -> str:
-    """Return what a user can do about a device that computes wrong values in *dtype*."""
+    """Return, as text, what helps a user whose device computes wrong values in *dtype*."""
     another = "install another version of PyTorch"
     if device.type == "cuda":
         another += ", which brings another cuDNN"
@@ -343,7 +343,10 @@ def error_of(convolution: Convolution, device: torch.device) -> float:
 
 
 def error_within_memory(convolution: Convolution, device: torch.device) -> float:
-    """Return `error_of` for a convolution, or for its smaller versions if memory is too small.
+    """Return the relative error of a convolution, or of a smaller one if memory is too small.
+
+    The error is that of `error_of`. If *convolution* does not fit into the memory of *device*, the
+    image is made smaller with `Convolution.cropped` until the convolution fits.
 
     Raises:
         torch.OutOfMemoryError: not even the smallest image fits.

@@ -45,7 +45,7 @@ def read_weights(
     Args:
         path: file in which ``torch.save`` stored a state dict, or a dict that contains a state dict
             under a key such as ``state_dict``. Prefixes of the names of weights are not removed.
-        trust_weights: unpickle any object in the file. Such a file can run code.
+        trust_weights: unpickle all objects in the file, even those that can run code.
 
     Returns:
         The state dict, with its tensors on the CPU, and the dict that the file contains under the

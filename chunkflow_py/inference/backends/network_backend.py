@@ -31,7 +31,7 @@ class Core(Protocol):
     """A network without ``pre_process`` and ``post_process``, for batches of one shape.
 
     Attributes:
-        profile: the core's part of the compute profile: library, precision, layout.
+        profile: entries that the core adds to the compute profile: library, precision, layout.
     """
 
     profile: dict[str, str]
@@ -41,8 +41,8 @@ class Core(Protocol):
 
         Args:
             batch: (n, c, z, y, x), or (n, c, y, x) for a 2D network, float32, on the device; must
-                not be changed. If the model file defines ``pre_process``, *batch* is what this
-                function returned.
+                not be changed. If the model file defines ``pre_process``, *batch* is the result of
+                ``pre_process``.
 
         Returns:
             What the network returned: a tensor, or a dict, list or tuple of tensors, on the device.
@@ -68,7 +68,8 @@ class NetworkBackend:
     patches as one batch: (n, c, z, y, x) -> (n·z, c, y, x) -> network -> (n, c, z, y, x).
 
     Attributes:
-        device, weighted, divisor, profile: see `Backend`.
+        device, weighted, divisor, profile: see
+            `chunkflow_py.inference.backends.backend_protocol.Backend`.
         shape: shape of every batch, (n, c, z, y, x).
         memory: function that measures how much memory the network needs; ``None`` if unknown.
         voxel_size_nm: voxel size that the network was trained with, nanometres, zyx; ``None`` if
@@ -116,8 +117,8 @@ class NetworkBackend:
                 tuple get these names.
             output_channels: number of channels of each of *outputs*.
             affinity_layout: order and position of the affinities that the network returns.
-            affinity_channels: first channel of each group of three affinities. Channels are
-                numbered through all outputs.
+            affinity_channels: first channel of each group of three affinities. The channels of all
+                outputs are numbered consecutively.
             memory: function that measures how much memory the network needs.
             voxel_size_nm: voxel size that the network was trained with, if the model file declares
                 one.
@@ -406,10 +407,11 @@ class ChannelSpreader:
 class Hook:
     """A function of a model file, called with NumPy arrays or with tensors, whichever it accepts.
 
-    If the first parameter has the type hint of an array or a tensor, the hint decides. Otherwise,
-    the first call tries an array for ``pre_process`` and a tensor for ``post_process``, because
-    most model files written for other tools expect these. If that call fails with a TypeError or an
-    AttributeError, a tensor is tried instead of an array, or an array instead of a tensor.
+    If the first parameter has the type hint of an array or a tensor, the hint decides. Without such
+    a hint, the first call tries an array for ``pre_process`` and a tensor for ``post_process``,
+    because most model files written for other tools expect these. If that call fails with a
+    TypeError or an AttributeError, a tensor is tried instead of an array, or an array instead of a
+    tensor.
     """
 
     def __init__(self, call: Callable[..., Any], first: str, device: torch.device) -> None:
@@ -425,7 +427,7 @@ class Hook:
 
     @classmethod
     def of(cls, module: ModuleType | None, name: str, device: torch.device) -> Hook | None:
-        """Wrap the function *name* of *module*; return ``None`` if it does not exist."""
+        """Wrap the function *name* of *module*; return ``None`` if there is no such function."""
         call = getattr(module, name, None) if module else None
         first = "numpy" if name == "pre_process" else "torch"
         return None if call is None else cls(call, first, device)

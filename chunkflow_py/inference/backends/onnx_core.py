@@ -38,7 +38,7 @@ class OnnxCore:
     The network computes in float32.
 
     Attributes:
-        profile: the core's part of the compute profile; see `Core`.
+        profile: entries that this class adds to the compute profile, such as the dtype.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OnnxCore:
         Args:
             network: network in evaluation mode, on the CPU; not changed.
             shape: shape of every batch, (n, c, z, y, x), or (n, c, y, x) for a 2D network.
-            dtype: ``float32``.
+            dtype: must be ``float32``.
             digest: hash of the model and its weights, for the cache (default: do not cache).
             device: device of batches and results (default: the CPU).
 
@@ -85,12 +85,13 @@ class OnnxCore:
     ) -> OnnxCore:
         """Load a network from an ``.onnx`` file.
 
-        A network with several outputs returns a dict, with the names from the file.
+        A network with several outputs returns a dict. The keys are the names of the outputs in the
+        file.
 
         Args:
             path: path of the file.
             shape: shape of every batch, which the network must accept.
-            dtype: ``float32``.
+            dtype: must be ``float32``.
             device: device of batches and results (default: the CPU).
 
         Raises:

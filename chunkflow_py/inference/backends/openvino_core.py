@@ -44,7 +44,7 @@ class OpenVinoCore:
     copied.
 
     Attributes:
-        profile: the core's part of the compute profile; see `Core`.
+        profile: entries that this class adds to the compute profile, such as the dtype.
     """
 
     def __init__(
@@ -92,7 +92,8 @@ class OpenVinoCore:
     ) -> OpenVinoCore:
         """Load a network that is already converted, as OpenVINO ``.xml`` or as ``.onnx``.
 
-        A network with several outputs returns a dict, with the names from the file.
+        A network with several outputs returns a dict. The keys are the names of the outputs in the
+        file.
 
         Args:
             path: path of the file.

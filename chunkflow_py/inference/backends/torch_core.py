@@ -41,17 +41,18 @@ class TorchCore:
     - On the CPU, and for TF32 and half precision on CUDA, tensors have the memory format channels
       last, because this format is faster. Two kinds of networks get contiguous tensors instead:
       networks that require them, and (only on the CPU) networks with instance normalisation.
-    - Each BatchNorm is folded into the convolution before it, if the result stays the same.
+    - Each BatchNorm is folded into the convolution before it, if this changes results only by
+      rounding.
     - With bfloat16 and float16, the network runs under autocast: convolutions and matrix products
       use this dtype, weights stay float32, and normalisation layers always compute in float32.
     - With float32, CUDA uses TF32 only on request. cuDNN uses deterministic algorithms and does not
       choose them by a benchmark, so that results are reproducible.
     - On CUDA, and in half precision on the CPU, the largest convolutions of the first batch are
-      compared with exact results, because some library versions compute wrong values; see
-      `convolution_check`.
+      compared with exact results, because some library versions compute wrong values
+      (`chunkflow_py.inference.backends.convolution_check`).
 
     Attributes:
-        profile: the core's part of the compute profile; see `Core`.
+        profile: entries that this class adds to the compute profile, such as the dtype.
     """
 
     def __init__(
@@ -279,7 +280,7 @@ class _Replay:
             self._output = network(self._input)
 
     def takes(self, batch: Any) -> bool:
-        """Return whether the graph was captured for batches of this shape."""
+        """Return whether the graph was captured for batches of the shape of *batch*."""
         return isinstance(batch, torch.Tensor) and batch.shape == self._input.shape
 
     def __call__(self, batch: torch.Tensor) -> Any:
@@ -355,8 +356,9 @@ class FastInstanceNorm(TorchFunctionMode):
     Measured with PyTorch 2.13 (2 threads, AVX-512): for 16x64x64x64 values, the kernel of GroupNorm
     takes 2.1 ms, and the kernel of batch normalisation takes 9.2 ms. For a patch of 64x64x64
     voxels, a U-Net of nnU-Net takes 0.39 s of processor time with the kernel of GroupNorm, and 0.52
-    s otherwise. The rounding errors of both kernels are equally large: at most 1e-6 for values with
-    mean 0, and at most 1e-5 if the mean is 100 times the standard deviation.
+    s with the kernel of batch normalisation. The rounding errors of both kernels are equally large:
+    at most 1e-6 for values with mean 0, and at most 1e-5 if the mean is 100 times the standard
+    deviation.
     """
 
     def __torch_function__(

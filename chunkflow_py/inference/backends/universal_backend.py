@@ -38,7 +38,8 @@ class Universal:
     ``output_patch`` are on the CPU.
 
     Attributes:
-        device, weighted, divisor, profile: see `Backend`.
+        device, weighted, divisor, profile: see
+            `chunkflow_py.inference.backends.backend_protocol.Backend`.
     """
 
     weighted = True
@@ -90,7 +91,10 @@ class Universal:
         self.profile = profile_of(self.device, framework="universal", **more)
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return (n, c, z, y, x) of the output patch size, multiplied by the blending weights."""
+        """Return the output of the user's class, which contains the blending weights as a factor.
+
+        The result is (n, c, z, y, x), with the size of the output patch along z, y and x.
+        """
         shape = tuple(batch.shape)
         try:
             # A copy: the user's class may modify it in place.

@@ -165,8 +165,9 @@ class ModelPackage:
         """Return the network, on the CPU, in evaluation mode.
 
         The network takes a normalised batch, (n, c, z, y, x) float32, or (n, c, y, x) if
-        ``spatial_dims`` is 2. The network returns an array of the input or the output patch size,
-        without the activation in the attribute ``activation``.
+        ``spatial_dims`` is 2. The size of the returned array along z, y and x is either the input
+        or the output patch size. The network does not apply the function that the attribute
+        `activation` names.
 
         If the weights have the format ``pytorch_state_dict``, Python code of the package is
         executed.

@@ -240,7 +240,7 @@ class DescriptionField:
         self.value, self.path, self.package = value, path, package
 
     def __getitem__(self, key: str | int) -> DescriptionField:
-        """Return the field *key* of this field; its value is ``None`` if the key is missing."""
+        """Return the field *key* inside this field; a missing key gives a field of ``None``."""
         inside = None
         if isinstance(self.value, Mapping):
             inside = self.value.get(key)

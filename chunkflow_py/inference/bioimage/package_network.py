@@ -67,7 +67,7 @@ class PackageNetwork(torch.nn.Module):
         steps: tuple[ProcessingStep, ...],
         outputs: tuple[OutputPlan, ...],
     ) -> None:
-        """Wrap a network between its preprocessing and the postprocessing of each output."""
+        """Wrap a network with its preprocessing *steps* and the postprocessing of *outputs*."""
         super().__init__()
         self.network = network
         self._ours = _CHANNELS_FIRST[spatial_dims]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def names() -> list[str]:
-    """Return the names of the built-in networks, without variants and without importing them."""
+    """Return the names of the built-in networks, without variants; import no network."""
     return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
 
 

@@ -93,7 +93,7 @@ class RSUNet(nn.Module):
             in_channels: number of channels of the image.
             out_channels: number of channels of the output; 3 for affinities x, y, z.
             widths: number of feature maps at each resolution, finest first.
-            pooling: factors, zyx, by which the voxels grow from one resolution to the next.
+            pooling: factors, zyx, by which the voxel size grows from one resolution to the next.
             embedding: kernel size of the first and the last convolution, voxels, zyx; odd numbers.
             norm: kind of normalisation layers: ``batch``, ``instance`` or ``none``.
             sigmoid: apply a sigmoid at the end; if false, the network returns logits.

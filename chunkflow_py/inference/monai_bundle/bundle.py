@@ -142,8 +142,9 @@ class Bundle:
     ) -> torch.nn.Module:
         """Return the network, on the CPU, in evaluation mode.
 
-        The network takes a normalised batch, (n, c, z, y, x) float32, and returns an array of the
-        size of the batch along z, y and x, without an activation.
+        The network takes a normalised batch, (n, c, z, y, x) float32, and returns an array with the
+        same size along z, y and x. The transforms after the network, such as an activation, are not
+        applied.
 
         Args:
             trust_weights: unpickle all objects in the weight file, even those that can run code.

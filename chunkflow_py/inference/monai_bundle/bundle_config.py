@@ -3,7 +3,7 @@
 | value in the config       | value that is read                                             |
 |---------------------------|----------------------------------------------------------------|
 | a plain value             | the plain value                                                |
-| ``@name::field::0``       | a reference: the value of item 0 of this field; may also be    |
+| ``@name::field::0``       | a reference: item 0 of ``field`` in ``name``; may also be      |
 |                           | written as ``@name#field#0``                                   |
 | ``$torch.float32``        | the dtype ``float32``, in a field for a dtype                  |
 | ``$expression``           | Python code: an error if the value is needed, else ignored     |
@@ -49,7 +49,7 @@ class ConfigField:
         return self._document.followed(inside, path)
 
     def __iter__(self) -> Iterator[ConfigField]:
-        """Yield the items of this field, a list, as fields; nothing if the field is missing."""
+        """Yield each item of the list in this field as a field; nothing if the field is missing."""
         if self.value is not None and not isinstance(self.value, list):
             self.refuse("it must be a list")
         return iter([self[i] for i in range(len(self.value or []))])

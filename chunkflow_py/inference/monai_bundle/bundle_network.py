@@ -37,7 +37,7 @@ WeightsKind = Literal["state_dict", "torchscript"]
 
 
 class BundleNetwork(torch.nn.Module):
-    """Makes a network whose axes have MONAI's order take and return (n, c, z, y, x)."""
+    """Wraps a network with MONAI's order of axes; takes and returns (n, c, z, y, x)."""
 
     def __init__(self, network: torch.nn.Module, axes: NetworkAxes, bundle: str) -> None:
         """Wrap *network*, whose spatial axes are *axes*."""

@@ -19,7 +19,7 @@ _PAIRS = {"L": "R", "R": "L", "P": "A", "A": "P", "I": "S", "S": "I"}
 
 
 class NetworkAxes(NamedTuple):
-    """For each spatial axis of a network, which axis of the patch it is, and whether it is flipped.
+    """Order and direction of a network's spatial axes, compared with the axes of a patch.
 
     Attributes:
         sources: for each spatial axis of the network, the axis of the patch: 0, 1, 2 for z, y, x.
@@ -31,7 +31,7 @@ class NetworkAxes(NamedTuple):
     flipped: tuple[bool, bool, bool] = (False, False, False)
 
     def zyx(self, numbers: Sequence[float]) -> tuple[float, float, float]:
-        """Return *numbers*, which has one item for each network axis, in the order z, y, x."""
+        """Reorder *numbers* from the order of the network's axes to the order z, y, x."""
         found = [0.0, 0.0, 0.0]
         for source, number in zip(self.sources, numbers, strict=True):
             found[source] = number
@@ -44,7 +44,7 @@ def is_orientation(code: str) -> bool:
 
 
 def network_axes(wanted: str | None, image: str | None) -> NetworkAxes:
-    """Return which axis of a patch each axis of a network is, and whether it is flipped.
+    """Return order and direction of a network's axes, compared with the axes of a patch.
 
     Args:
         wanted: code of the orientation that the network expects; ``None`` if the network takes

@@ -6,9 +6,9 @@ network    5 voxels of 3 mm     0     1     2     3     4      round(6 · 2 / 3 
 ```
 
 The centres of the first voxels coincide, and the centres of the other voxels follow at the voxel
-size of the network. If `Orientation` flips an axis before, the last voxels of this axis coincide.
-The image is interpolated linearly and not smoothed, and the voxels at its bounds are repeated.
-`Spacing` of MONAI 1.6 does the same with its default options.
+size of the network. Along an axis that `Orientation` has flipped before, the centres of the last
+voxels coincide instead. The image is interpolated linearly and not smoothed, and the voxels at its
+bounds are repeated. `Spacing` of MONAI 1.6 does the same with its default options.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ _LARGEST_DENOMINATOR = 100_000  # rounds the ratio by at most 1e-10
 
 @dataclass(frozen=True)
 class BundleSpacing:
-    """A rule for the voxels in which the network of a bundle processes an image.
+    """Computes the grid of voxels to which an image is resampled for the network of a bundle.
 
     Attributes:
         voxel_size_nm: voxel size of the network, nanometres, zyx; ``None`` along an axis that is
             not resampled.
-        flipped: for each axis, zyx, whether the axis of the network has the opposite direction.
+        flipped: for each axis, zyx, whether the directions of the network's axis and of the image's
+            axis are opposite.
         method: method to interpolate the image.
         output_method: method to interpolate the output of the network.
     """
@@ -57,7 +58,7 @@ class BundleSpacing:
     output_method: Method = "hat"
 
     def __call__(self, domain: BoundingBox, size_nm: tuple[float, float, float]) -> NetworkGrid:
-        """Return the voxels in which the network processes an image.
+        """Return the grid of voxels to which an image is resampled for the network.
 
         Args:
             domain: bounds of the image, in voxels of the image.

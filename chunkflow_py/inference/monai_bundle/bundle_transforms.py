@@ -139,7 +139,7 @@ class StepsNormalizer(Normalizer):
 
 @dataclass(frozen=True)
 class StatisticsNeed:
-    """The statistics of the whole image that the first step of a normalisation needs.
+    """Which statistics of the whole image the first step of a normalisation needs.
 
     Attributes:
         transform: name of the transform, for messages.
@@ -233,11 +233,12 @@ class Preprocessing:
         normalization: steps of the normalisation.
         orientation: code of the orientation that the network expects, such as ``RAS``; ``None`` if
             there is no transform `Orientation`.
-        spacing_mm: voxel size that the network expects, in millimetres, in the order of the axes;
-            ``None`` if there is no transform `Spacing`.
+        spacing_mm: voxel size that the network expects, in millimetres, for each axis in the order
+            that *spacing_is_oriented* says; ``None`` if there is no transform `Spacing`.
         spacing_is_oriented: whether the axes of *spacing_mm* are those after `Orientation`, not
             those of the image (x, y, z).
-        spacing: field of the transform `Spacing`; ``None`` if there is none.
+        spacing: field of the config with the transform `Spacing`; ``None`` if the config has no
+            such transform.
         steps_before_spacing: number of steps of the normalisation that come before `Spacing`.
     """
 
@@ -271,7 +272,8 @@ class Postprocessing:
     Attributes:
         activation: activation that is applied to the blended output.
         argmax: whether each voxel of the result is the index of the channel with the largest value.
-        inversion: field of the transform `Invert`; ``None`` if there is none.
+        inversion: field of the config with the transform `Invert`; ``None`` if the config has no
+            such transform.
         activates_first: whether the activation comes before `Invert`.
         is_argmax_first: whether argmax comes before `Invert`.
     """
@@ -286,7 +288,7 @@ class Postprocessing:
         """Return the method by which `Invert` interpolates the output.
 
         Raises:
-            ModelError: labels would be interpolated.
+            ModelError: `Invert` would interpolate labels linearly, because argmax comes first.
         """
         if self.inversion is None:
             return "hat"

@@ -1,4 +1,4 @@
-"""Read the checkpoint of one fold, or the weights of an imported model.
+"""Read the checkpoint of one fold, or weights that `write_model` has stored.
 
 Code in a checkpoint is run only with ``trust_weights=True``.
 """
@@ -50,7 +50,7 @@ def read_checkpoint(stream: BinaryIO, name: str, *, trust_weights: bool = False)
     Args:
         stream: the content of the checkpoint.
         name: name of the file, for messages.
-        trust_weights: unpickle any object in the file. Such a file can run code.
+        trust_weights: unpickle all objects in the file, even those that can run code.
 
     Raises:
         ModelError: the file is damaged, is not a checkpoint of nnU-Net v2, or contains other
@@ -80,7 +80,7 @@ def read_checkpoint(stream: BinaryIO, name: str, *, trust_weights: bool = False)
 
 
 def read_state(stream: BinaryIO, name: str) -> dict[str, torch.Tensor]:
-    """Read the weights of a fold of an imported model.
+    """Read the weights of a fold from an archive of `write_model` (an imported model).
 
     Raises:
         ModelError: the file is damaged, or contains objects other than weights.

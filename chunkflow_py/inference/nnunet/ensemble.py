@@ -1,4 +1,4 @@
-"""The network of a trained model: the mean output over its folds and over mirror images."""
+"""The network of a trained model, which averages outputs over folds and mirror images."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class EnsembleNetwork(torch.nn.Module):
             axes: axis k of the networks is axis ``axes[k]`` of the image (z, y, x).
             divisor: three numbers of voxels, zyx. Patch sizes must be multiples of these numbers.
             mirror_axes: axes of the networks along which patches are mirrored.
-            by_slice: the networks are 2D. A patch is cut into slices perpendicular to image
-                axis ``axes[0]``.
+            by_slice: whether the networks are 2D. If so, a patch is cut into slices perpendicular
+                to image axis ``axes[0]``.
         """
         super().__init__()
         self.folds = torch.nn.ModuleList(networks)

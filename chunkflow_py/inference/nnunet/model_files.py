@@ -24,7 +24,7 @@ class ModelFiles:
 
     Attributes:
         path: path of the folder or zip archive, as the user gave it.
-        names: names of all files, relative to the folder that contains ``plans.json``.
+        names: paths of all files, relative to the folder that contains ``plans.json``.
     """
 
     def __init__(self, path: str) -> None:

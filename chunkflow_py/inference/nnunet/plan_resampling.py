@@ -41,8 +41,8 @@ class PlanResampling:
 
     Attributes:
         path: path of the model, for messages.
-        voxel_size_nm: voxel size of the training, nanometres, zyx; ``None`` along an axis that is
-            not resampled.
+        voxel_size_nm: voxel size of the training images, nanometres, zyx; ``None`` along an axis
+            that is not resampled.
         entries: the configuration in ``plans.json``, which names resampling functions and
             the orders of splines.
     """
@@ -52,11 +52,11 @@ class PlanResampling:
     entries: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, domain: BoundingBox, size_nm: tuple[float, float, float]) -> NetworkGrid:
-        """Return the voxels in which the network processes an image.
+        """Return the grid of voxels to which an image is resampled for the network.
 
         Args:
-            domain: box of the image that is processed, voxels of the image. Resampled voxels begin
-                at the corner of this box.
+            domain: box to process, in voxels of the image. The first resampled voxel begins at the
+                corner of this box.
             size_nm: voxel size of the image, nanometres, zyx.
 
         Raises:

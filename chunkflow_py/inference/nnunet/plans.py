@@ -65,7 +65,7 @@ class Normalization:
 
     @property
     def needs_statistics(self) -> bool:
-        """Whether a channel is normalised with statistics of the whole image."""
+        """Whether at least one channel is normalised with statistics of the whole image."""
         return any(scheme in _FROM_IMAGE for scheme in self.schemes)
 
     def normalizer(

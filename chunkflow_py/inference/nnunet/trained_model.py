@@ -1,4 +1,4 @@
-"""Read a model that nnU-Net v2 has trained, or an imported model; import a trained model."""
+"""Read models of nnU-Net v2, or import a model: write an archive that contains no code."""
 
 from __future__ import annotations
 
@@ -103,13 +103,13 @@ def read_model(
     """Read plans, labels and settings of a model; `TrainedModel.load` then reads the weights.
 
     Args:
-        path: a folder that nnU-Net has trained, a zip archive of such a folder, or an imported
-            model.
+        path: a folder that nnU-Net has trained, a zip archive of such a folder, or an archive that
+            `write_model` has written (an imported model).
         folds: names of the folds to average (default: all numbered folds in the model, or ``all``
             if there are none).
         checkpoint: which checkpoint of each fold to use: ``final``, ``best`` or ``latest``; ignored
             for an imported model.
-        trust_weights: unpickle any object in checkpoints. Such a file can run code.
+        trust_weights: unpickle all objects in the checkpoints, even those that can run code.
 
     Raises:
         ModelError: the model cannot be read, or needs an unsupported feature.
