@@ -71,6 +71,9 @@ class LabelLinker(OperatorBase):
     def prepare(self, outline: Any) -> None:
         """Check, before the first task, that tasks have boxes and that the labels can be linked.
 
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
+
         Raises:
             VolumeNotFoundError: the volume of labels does not exist.
             ChunkError: the voxels of the volume are not labels.

@@ -85,7 +85,7 @@ class Masker(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """Level of the mask volume, which no other operator may overwrite."""
+        """Address and level of the mask volume, which no other operator may overwrite."""
         from chunkflow_py.volume.location import Location, level_name
 
         return level_name(Location.parse(self.volume_path), self.mip)

@@ -93,7 +93,7 @@ class Plugin(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """Description of the plugin, which is code from outside chunkflow_py."""
+        """Text that names the plugin; the code of the plugin is not part of chunkflow_py."""
         return (f"the plugin {self.name}",)
 
     def __enter__(self) -> Plugin:

@@ -207,7 +207,7 @@ def loader_from(
         options: values of the options that `reading_options` declares, by parameter name.
         format: format of the volume, if the address does not name the format.
         voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of the volume).
-        kind: kind of the voxels (default: the kind that the volume names).
+        kind: kind of the voxels, such as ``image`` (default: the kind that the volume stores).
 
     Raises:
         OptionError: two options contradict each other.
@@ -248,7 +248,7 @@ def loader_from(
 
 
 def access_from(options: Mapping[str, Any]) -> Any:
-    """Return the store settings (`Access`) that the `access_options` describe."""
+    """Return the store settings (`Access`) for the values of the `access_options`."""
     from chunkflow_py.store.store_protocol import Access
 
     return Access(options.get("use_https", False), options["requester_pays"])

@@ -47,7 +47,7 @@ def kind_of_voxels(kind: Kind | None, dtype: np.dtype[Any], channels: int | None
     """Return *kind*; if it is unknown, guess it from dtype and number of channels.
 
     Args:
-        kind: the kind, if known.
+        kind: kind of the voxels, such as ``image``; ``None`` if unknown.
         dtype: dtype of the voxels.
         channels: number of channels; ``None`` if there is no channel axis.
     """
