@@ -137,7 +137,7 @@ class VolumeStatistics:
         """Regions of the tasks with stored histograms; if `time` is given, only of tasks at `time`.
 
         Raises:
-            VolumeNotFoundError: there are no counts, or no counts for the time index `time`.
+            VolumeNotFoundError: there are no stored histograms, or none for the time index `time`.
         """
         found = self.counts.regions()
         chosen = [region for region in found if self.time in (None, region.time)]
@@ -190,7 +190,8 @@ class VolumeStatistics:
         """Return the histogram of all tasks together, and how the voxels were counted.
 
         Returns:
-            The histogram, and a dictionary with the arguments of `count_chunk` and these entries:
+            The histogram, and a dictionary with the settings that `count_chunk` stored and these
+            entries:
 
             - ``tasks``: number of tasks.
             - ``coverage``: fraction of the volume that was counted, 0 to 1. The value is ``None``
