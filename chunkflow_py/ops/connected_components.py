@@ -93,7 +93,7 @@ class Labeller(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that the threshold fits the dtype of the input, and that labels can be unique.
+        """Check that the threshold fits the input, and that labels can be unique in the volume.
 
         Args:
             outline: what the pipeline knows about its tasks before the first task runs.

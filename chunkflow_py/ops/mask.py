@@ -55,7 +55,7 @@ def mask(chunk: Chunk, keep: NDArray[Any] | BoxMask) -> Chunk:
 
 @dataclass
 class Masker(OperatorBase):
-    """Masks chunks of a task with a volume, which is opened once.
+    """Masks chunks of every task with a mask volume, which is opened once.
 
     Attributes:
         volume_path: URL of the mask.

@@ -87,7 +87,7 @@ class Plugin(OperatorBase):
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Files of the plugin that workers on other machines need; see `plugin_files`."""
+        """Path of the Python file, which workers on other machines need, as ``{path: "code"}``."""
         return plugin_files(self.name, self.path)
 
     @property

@@ -33,7 +33,7 @@ SECTION = "segment"
 
 @dataclass
 class OverlapSaver(OperatorBase):
-    """Stores the labels of each task where neighbouring tasks have also labelled.
+    """Stores the labels of each task in the regions that neighbouring tasks have also labelled.
 
     Attributes:
         path: URL of a folder or prefix to write the overlaps to.

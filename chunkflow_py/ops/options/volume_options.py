@@ -50,8 +50,8 @@ def voxel_size_option(*short: str, instead_of: str) -> Decorator:
 
     Args:
         short: short spellings of the option.
-        instead_of: text for the help that names the replaced voxel size, such as
-            ``the volume's``.
+        instead_of: words that say, in the help, which voxel size the option replaces, such as ``the
+            volume's``.
     """
     return floats_option(
         "--voxel-size",
@@ -255,7 +255,7 @@ def access_from(options: Mapping[str, Any]) -> Any:
 
 
 def opening_from(options: Mapping[str, Any]) -> VolumeOptions:
-    """Return the options for opening a volume, for a command that has only `access_options`."""
+    """Return `VolumeOptions` with the values of the `access_options` and defaults for the rest."""
     from chunkflow_py.volume.protocol import VolumeOptions
 
     return VolumeOptions(access=access_from(options))
