@@ -62,7 +62,7 @@ class QueueContract:
 
     @pytest.fixture
     def stale(self, queue):
-        """Receive one message twice, and return both receipts; only the first lease has ended."""
+        """Return a message as received twice; only the lease of the first receipt has ended."""
         if self.delivers_stale_handles:
             pytest.skip("this queue does not tell old handles from new ones")
         queue.send(["a"])

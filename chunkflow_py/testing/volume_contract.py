@@ -221,7 +221,7 @@ class VolumeContract:
         assert self.stored_blocks(url) == []
 
     def test_outside(self, url):
-        """If a box extends beyond the bounds, the error names the part of the box inside the bounds."""
+        """The error for a box that extends beyond the bounds names the part within the bounds."""
         volume = self.create(url)
         box = BoundingBox(Zyx(-11, 7, 100), Zyx(5, 23, 116))
         with pytest.raises(GeometryError, match=r"outside of .*the part inside is -3-5_7-23_100"):
