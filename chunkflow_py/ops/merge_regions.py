@@ -72,7 +72,7 @@ class RegionMerger(OperatorBase):
     @property
     @hook
     def destinations(self) -> tuple[str, ...]:
-        """URLs to which the graph of the level and the hierarchy are written."""
+        """URLs to which the graph of this merge level and the hierarchy are written."""
         level = f"{place_of(self.graph_path)}/level-{self.level}"
         hierarchy = self.hierarchy_path
         return (level,) if hierarchy is None else (level, place_of(hierarchy))

@@ -277,7 +277,7 @@ def announced() -> Announced:
 
     The result is a dict from the address of a volume to a function. The function returns the
     `VolumeSpec` of mip 0, or ``None`` if the spec depends on a chunk. All commands of a pipeline
-    get the same dict, so that one command can read what another command has added.
+    get the same dict, so that a command can read the volumes that earlier commands have added.
     """
     context = click.get_current_context()
     volumes: Announced = context.meta.setdefault("chunkflow_py.announced", {})
