@@ -83,7 +83,7 @@ class Plan(Protocol):
     def to_json(self) -> tuple[dict[str, Any], bytes]:
         """Return a description for JSON, and the content of a binary file (possibly empty).
 
-        Equal plans return equal descriptions and contents, so their checksum identifies the plan.
+        Equal plans return equal descriptions and contents, so a checksum of both identifies a plan.
         """
 
 
