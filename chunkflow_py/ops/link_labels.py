@@ -40,7 +40,7 @@ SECTION = "segment"
 
 @dataclass
 class LabelLinker(OperatorBase):
-    """Stores the links between labels that a linker finds at the boundaries of each task.
+    """Stores the links (pairs of labels to join) that *linker* finds at the boundaries of tasks.
 
     Attributes:
         links_path: URL of a folder or prefix for the links.

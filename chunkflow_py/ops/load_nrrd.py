@@ -45,7 +45,7 @@ def load_nrrd(
     Args:
         path: path of the file.
         bbox: box to read, in global voxels (default: all).
-        channels: numbers of the channels to read, in this order (default: all).
+        channels: numbers of the channels to read, in the order of the result (default: all).
         dtype: type to convert the voxels to (default: the type in the file).
         place: keyword arguments voxel_offset, voxel_size_nm, kind and order, which are passed to
             `volume.files.nrrd.open_nrrd`.

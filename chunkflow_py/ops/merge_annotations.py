@@ -49,8 +49,8 @@ def merge_annotations(
         access: credentials and billing of requests to cloud storage.
 
     Returns:
-        Records of the written files. The content of these files depends only on the annotations and
-        *settings*.
+        One record for each written file. The content of the files depends only on the annotations
+        and *settings*.
 
     Raises:
         VolumeError: a task has stored no annotations; stored annotations are damaged; or the
