@@ -72,7 +72,7 @@ class SectionLevels:
         Raises:
             VolumeNotFoundError: a section has no histogram.
             ChunkError: the histograms have another dtype or number of channels than the chunk, or
-                cover too small a part of a section.
+                cover a smaller part of a section than *min_coverage*.
             VolumeError: a stored histogram is damaged.
         """
         start, stop = chunk.bbox.start.z, chunk.bbox.stop.z

@@ -40,8 +40,8 @@ def gaussian_weights(sigma: float) -> NDArray[np.float64]:
     """Return the weights of a Gaussian filter at the distances 0, 1, 2, … voxels from the centre.
 
     As in `scipy.ndimage.gaussian_filter`, the weight at distance k is proportional to exp(-k² /
-    2σ²), where σ is *sigma* in voxels. The weight is 0 beyond 4σ. The weights of all voxels on both
-    sides add up to 1.
+    2σ²), where σ is *sigma* in voxels. The weight is 0 beyond 4σ. The weights of the centre and of
+    all voxels on both sides add up to 1.
     """
     distance = np.arange(gaussian_radius(sigma) + 1)
     weights = np.exp(-0.5 * np.square(distance / sigma)) if sigma else np.ones(1)

@@ -121,7 +121,7 @@ class VolumeStatistics:
 
     Attributes:
         url: address of the folder, or of the prefix in a bucket, that contains the histograms.
-        time: time index of the tasks whose histograms are read (default: those of all tasks).
+        time: read only histograms of tasks at this time index (default: of all tasks).
     """
 
     url: str
@@ -137,7 +137,7 @@ class VolumeStatistics:
         """Regions of the tasks with stored histograms; if `time` is given, only of tasks at `time`.
 
         Raises:
-            VolumeNotFoundError: there are no counts, or no counts for the time index `time`.
+            VolumeNotFoundError: there are no stored histograms, or none for the time index `time`.
         """
         found = self.counts.regions()
         chosen = [region for region in found if self.time in (None, region.time)]
@@ -190,7 +190,8 @@ class VolumeStatistics:
         """Return the histogram of all tasks together, and how the voxels were counted.
 
         Returns:
-            The histogram, and a dictionary with the arguments of `count_chunk` and these entries:
+            The histogram, and a dictionary with the settings that `count_chunk` stored and these
+            entries:
 
             - ``tasks``: number of tasks.
             - ``coverage``: fraction of the volume that was counted, 0 to 1. The value is ``None``
@@ -238,17 +239,17 @@ class VolumeStatistics:
     ) -> tuple[Histogram, BoundingBox]:
         """Return the histogram of the box that contains all voxels other than 0, and this box.
 
-        All voxels outside of the box are 0. Their number, the number of voxels of all tasks minus
-        the number of voxels of the box, is subtracted from the count of zeros. If voxels were
-        counted inside a mask, the histogram does not change.
+        All voxels outside of the box are 0. The number of voxels outside of the box (voxels of all
+        tasks minus voxels of the box) is subtracted from the count of zeros. If voxels were counted
+        inside a mask, the histogram does not change.
 
         Args:
             histogram: histogram of all tasks together, as `whole` returns it.
             about: the dictionary that `whole` returns.
 
         Raises:
-            ChunkError: the box is not known, or was not counted completely, or voxels were counted
-                in bins.
+            ChunkError: the box is not known; the histograms are of several time points; the tasks
+                did not count all voxels of the box; or voxels were counted in bins.
         """
         if about["foreground"] is None:
             msg = (

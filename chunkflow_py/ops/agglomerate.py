@@ -133,13 +133,17 @@ class Agglomerator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """If ids must be unique in the volume, check that the grid of tasks makes this possible."""
+        """Check that the task grid allows unique labels, if labels must be unique in the volume.
+
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
+        """
         if self.numbering:
             self.numbering.prepare(outline)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return dtype, number of channels and kind of the resulting labels."""
+        """Return the dtype, channels and kind of the labels; *read* describes the input."""
         numbering = self.numbering
         dtype = numbering.dtype if numbering and numbering.makes_global else "uint32"
         return type(read)(dtype, 1, "segmentation")
@@ -147,7 +151,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """How ids become unique in the volume; ``None`` if each chunk is numbered from 1."""
+        """How labels become unique in the volume; ``None`` if they are unique only in a chunk."""
         from chunkflow_py.volume.labelling import Labelling
 
         is_global = self.numbering is not None and self.numbering.makes_global

@@ -118,7 +118,7 @@ class Equaliser(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box* grown by one tile on each side, within *domain*."""
+        """Return *box* grown by one tile on each side, and clipped to *domain*."""
         tile = self.kernel_size
         return box.grow((0 if self.per_section else tile.z, tile.y, tile.x)).intersection(domain)
 

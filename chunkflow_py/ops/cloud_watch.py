@@ -2,11 +2,11 @@
 
 Example: chunkflow create-chunk save-h5 --file-name chunk.h5 cloud-watch --log-name em-run
 
-The time of each operator before cloud-watch becomes a metric in seconds. The name of the metric is
-the label of the operator. The dimension compute_device is the GPU or processor, and --log-name is
-the namespace. Region and credentials come from the environment, as for any AWS client. If
-CloudWatch cannot be reached, a warning is logged. If CloudWatch refuses the credentials, the task
-fails.
+The time of each earlier operator of the pipeline becomes a metric, in seconds. The name of the
+metric is the label of the operator. The dimension compute_device is the GPU or processor, and
+--log-name is the namespace. Region and credentials come from the environment, as for any AWS
+client. If CloudWatch cannot be reached, a warning is logged. If CloudWatch refuses the credentials,
+the task fails.
 """
 
 from __future__ import annotations

@@ -93,21 +93,25 @@ class Labeller(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that the threshold fits the dtype, and that the tasks allow unique labels."""
+        """Check that the threshold fits the input, and that labels can be unique in the volume.
+
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
+        """
         if self.threshold is not None and outline.voxels is not None:
             check_threshold(self.threshold, outline.voxels.dtype, outline.voxels.kind)
         self.numbering.prepare(outline)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return dtype, number of channels and kind of the resulting labels."""
+        """Return the dtype, channels and kind of the labels; *read* describes the input."""
         dtype = self.numbering.dtype if self.numbering.makes_global else "uint32"
         return type(read)(dtype, 1, "segmentation")
 
     @property
     @hook
     def labelling(self) -> Labelling | None:
-        """Method and connectivity of the labels; ``None`` if ids are unique only in a chunk."""
+        """Method and connectivity of labelling; ``None`` if labels are unique only in a chunk."""
         from chunkflow_py.volume.labelling import Labelling
 
         if not self.numbering.makes_global:

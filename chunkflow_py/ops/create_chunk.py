@@ -40,12 +40,12 @@ def create_chunk(
     Args:
         size: extent, voxels, zyx.
         dtype: type of the voxels.
-        pattern: ``zero``, ``sin`` or ``random``. If the dtype is floating point or uint8, the
-            chunk is an image with values in [0, 1] (floating point) or [0, 255] (uint8). ``sin`` is
-            then a product of three sine waves with a period of 32 voxels from global position 0,
-            and ``random`` is uniform noise. For other dtypes, the chunk has the labels 0 to 4.
-            ``sin`` then makes slabs across the diagonal, as in chunkflow 1.x, and ``random`` makes
-            blocks of 8×8×8 voxels.
+        pattern: ``zero``, ``sin`` or ``random``. If the dtype is floating point or uint8, the chunk
+            is an image with values in [0, 1] (floating point) or [0, 255] (uint8). ``sin`` is then
+            a product of three sine waves with a period of 32 voxels from global position 0, and
+            ``random`` is uniform noise. For other dtypes, the chunk has the labels 0 to 4. ``sin``
+            then makes parallel layers that cross the diagonal of the chunk, as in chunkflow 1.x,
+            and ``random`` makes blocks of 8×8×8 voxels.
         voxel_offset: global position of the first voxel, zyx.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
     """

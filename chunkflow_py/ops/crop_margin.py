@@ -86,7 +86,11 @@ class MarginCropper(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store *required*, a function from a task's box to the box that later operators need."""
+        """Store the function that returns which box of a volume later operators need for a task.
+
+        Args:
+            required: function whose arguments are the task's box and the bounds of the volume.
+        """
         self._needed = required
 
     @property

@@ -78,6 +78,9 @@ class HierarchyCutter(OperatorBase):
     def prepare(self, outline: Any) -> None:
         """Check that the pipeline has only one task.
 
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
+
         Raises:
             OptionError: the pipeline has several tasks.
         """

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 def command(
     volume_path: str | None, chunk_mip: int, start_mip: int | None, **options: Any
 ) -> PyramidOutput:
-    """Require --volume-path, and return the operator, which opens the levels when it starts."""
+    """Check that --volume-path is given; return the operator that writes the coarser levels."""
     from chunkflow_py.volume.protocol import VolumeOptions
     from chunkflow_py.volume.pyramid import PyramidOutput
 

@@ -56,6 +56,6 @@ from chunkflow_py.queue.queue_tasks import USUAL_RETRIES, QueueTasks
 def command(
     queue_name: str, visibility_timeout: int, num: int, retry_times: int, keep_task: bool
 ) -> QueueTasks:
-    """Return the source of tasks; in a dry run, it acknowledges no task."""
+    """Return the source of tasks; in a dry run, no task is acknowledged."""
     keep_task = keep_task or is_dry_run()
     return QueueTasks(queue_name, visibility_timeout, num, retry_times, keep_task)

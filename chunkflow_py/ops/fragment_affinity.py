@@ -58,8 +58,8 @@ class FragmentMaker(OperatorBase):
 
     Attributes:
         options: rule by which voxels choose edges.
-        layout: order of the channels, and which of the two voxels of an affinity stores the
-            affinity.
+        layout: order of the affinity channels, and which of the two voxels that an affinity
+            connects stores the affinity.
         edges_path: URL of a folder or prefix for the edges; ``None`` if there are no tasks.
         input_name, output_name: names of the affinities and of the fragments.
         access: credentials and billing of requests to cloud storage.
@@ -83,7 +83,10 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the voxel size and dtype, and check that ``edges_path`` is given if needed.
+        """Store the voxel size and dtype of the affinities; check whether ``edges_path`` is given.
+
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
 
         Raises:
             OptionError: the tasks divide a volume, but ``edges_path`` is ``None``.

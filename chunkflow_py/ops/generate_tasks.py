@@ -9,7 +9,7 @@ With --order hilbert or morton, the tasks are numbered and run along a curve on 
 tasks are close to each other. With --order checkerboard, one of two neighbours is sent to the queue
 long before the other, so that the two tasks are seldom processed at the same time and can exchange
 the patches that they share. checkerboard affects only queues: in a single process, in the file of
---file-path, and for --task-index-start, the tasks have the order of raster.
+--file-path, and for --task-index-start, the tasks are in raster order.
 
 Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 \
   load-h5 --file-name raw.h5
@@ -138,5 +138,5 @@ _COUNT = click.IntRange(min=0)
 )
 @access_options()
 def command(**options: Any) -> TaskGenerator:
-    """Check that the options are consistent, and return the source."""
+    """Check that the options are consistent, and return the source of the tasks."""
     return tasks_from({**options, "opening": opening_from(options)}, dry_run=is_dry_run())

@@ -335,7 +335,7 @@ if TYPE_CHECKING:
     help="Run the network on 16 flips and transposes of each patch, and average the outputs.",
 )
 def command(**options: Any) -> Inferencer | Surrounded:
-    """Check the options, and return the operator, which loads the network when it starts."""
+    """Check the options, and return an operator that loads the network when the pipeline starts."""
     from chunkflow_py.inference.command_options import (
         backend_arguments,
         engine_settings,

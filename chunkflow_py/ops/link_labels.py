@@ -40,7 +40,7 @@ SECTION = "segment"
 
 @dataclass
 class LabelLinker(OperatorBase):
-    """Stores the links between labels that a linker finds at the boundaries of each task.
+    """Stores the links (pairs of labels to join) that *linker* finds at the boundaries of tasks.
 
     Attributes:
         links_path: URL of a folder or prefix for the links.
@@ -70,6 +70,9 @@ class LabelLinker(OperatorBase):
     @hook
     def prepare(self, outline: Any) -> None:
         """Check, before the first task, that tasks have boxes and that the labels can be linked.
+
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
 
         Raises:
             VolumeNotFoundError: the volume of labels does not exist.

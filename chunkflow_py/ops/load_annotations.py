@@ -85,6 +85,9 @@ class AnnotationLoader(OperatorBase):
     def prepare(self, outline: Any) -> None:
         """Check that the tasks have boxes.
 
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
+
         Raises:
             OptionError: the tasks have no boxes.
         """

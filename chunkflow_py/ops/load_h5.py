@@ -52,8 +52,8 @@ def load_h5(
         dataset_path: path of the dataset in the file (default: ``main``; if there is no ``main``,
             the first 3D or 4D dataset).
         bbox: box to read, in global voxels (default: all).
-        channels: numbers of the channels to read from a (c, z, y, x) dataset, in this order
-            (default: all).
+        channels: numbers of the channels to read from a (c, z, y, x) dataset, in the order of the
+            result (default: all).
         dtype: type to convert the voxels to (default: the type in the file).
 
     Raises:

@@ -34,7 +34,7 @@ def load_npy(
 
     Args:
         path: path of the file; its array is (z, y, x) or (c, z, y, x), of any numeric dtype.
-        channels: numbers of the channels to read, in this order (default: all).
+        channels: numbers of the channels to read, in the order of the result (default: all).
         place: keyword arguments voxel_offset and voxel_size_nm, which are passed to
             `volume.files.npy.open_npy`.
 

@@ -3,10 +3,9 @@
 Example: chunkflow load-nrrd --file-name raw.nrrd --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
 The header of a file first lists the fastest axis, along which neighbouring voxels are stored side
-by side. This axis is x, unless another axis follows from --order, or from the labels or space
-directions in the header. Lengths without a unit are taken to be in nanometres. A name without an
-extension is a prefix: for the task 0-64_0-256_0-256, `--file-name raw_` reads
-raw_0-64_0-256_0-256.nrrd.
+by side. This axis is x, unless --order, or the labels or space directions in the header, name
+another axis. Lengths without a unit are taken to be in nanometres. A name without an extension is a
+prefix: for the task 0-64_0-256_0-256, `--file-name raw_` reads raw_0-64_0-256_0-256.nrrd.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def load_nrrd(
     Args:
         path: path of the file.
         bbox: box to read, in global voxels (default: all).
-        channels: numbers of the channels to read, in this order (default: all).
+        channels: numbers of the channels to read, in the order of the result (default: all).
         dtype: type to convert the voxels to (default: the type in the file).
         place: keyword arguments voxel_offset, voxel_size_nm, kind and order, which are passed to
             `volume.files.nrrd.open_nrrd`.

@@ -47,7 +47,7 @@ def load_png(
         bbox: box to read, in global voxels (default: all).
         voxel_offset: global position of the first slice, zyx (default: 0, 0, 0). If only *bbox* is
             given, the z of a slice is the number in its name.
-        channels: numbers of the colour channels to read, in this order (default: all).
+        channels: numbers of the colour channels to read, in the order of the result (default: all).
         dtype: type to convert the voxels to (default: the type in the files).
 
     Raises:

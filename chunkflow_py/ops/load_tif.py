@@ -40,7 +40,7 @@ def load_tif(
     Args:
         path: path of the file or folder.
         bbox: box to read, in global voxels (default: all).
-        channels: numbers of the channels to read, in this order (default: all).
+        channels: numbers of the channels to read, in the order of the result (default: all).
         dtype: type to convert the voxels to (default: the type in the file).
 
     Raises:

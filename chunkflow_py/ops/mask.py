@@ -55,7 +55,7 @@ def mask(chunk: Chunk, keep: NDArray[Any] | BoxMask) -> Chunk:
 
 @dataclass
 class Masker(OperatorBase):
-    """Masks chunks of a task with a volume, which is opened once.
+    """Masks chunks of every task with a mask volume, which is opened once.
 
     Attributes:
         volume_path: URL of the mask.
@@ -85,7 +85,7 @@ class Masker(OperatorBase):
     @property
     @hook
     def origin(self) -> str:
-        """Level of the mask volume, which no other operator may overwrite."""
+        """Address and level of the mask volume, which no other operator may overwrite."""
         from chunkflow_py.volume.location import Location, level_name
 
         return level_name(Location.parse(self.volume_path), self.mip)

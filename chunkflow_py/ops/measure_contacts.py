@@ -56,8 +56,8 @@ class ContactMeasurer(OperatorBase):
         graph_path: URL of a folder or prefix for the graph.
         task_size: size of the tasks, voxels, zyx.
         max_threshold: regions are merged while 1 - mean affinity is at most this value.
-        layout: order of the channels, and which of the two voxels of an affinity stores the
-            affinity.
+        layout: order of the affinity channels, and which of the two voxels that an affinity
+            connects stores the affinity.
         input_name, affinity_name: names of the fragments and of the affinities.
         access: credentials and billing of requests to cloud storage.
     """
@@ -82,6 +82,9 @@ class ContactMeasurer(OperatorBase):
     def prepare(self, outline: Any) -> None:
         """Check that tasks have boxes.
 
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
+
         Raises:
             OptionError: the tasks have no boxes.
         """
@@ -89,7 +92,7 @@ class ContactMeasurer(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box* grown by one voxel on each side, within *domain*."""
+        """Return *box* grown by one voxel on each side, and clipped to *domain*."""
         return box.grow((1, 1, 1)).intersection(domain)
 
     @hook
@@ -104,7 +107,8 @@ class ContactMeasurer(OperatorBase):
         """Store the contacts and the graph of a task.
 
         Raises:
-            GeometryError: the box of the task does not belong to the grid, or a margin is missing.
+            GeometryError: the box of the task is not on the grid of *task_size*, or the chunks lack
+                a margin of one voxel.
             ChunkError: the two chunks are not fragments and affinities of the same volume.
         """
         from chunkflow_py.segmentation.agglomeration.edge_affinities import integer_type

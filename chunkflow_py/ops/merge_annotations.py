@@ -49,12 +49,13 @@ def merge_annotations(
         access: credentials and billing of requests to cloud storage.
 
     Returns:
-        Records of the written files. The content of these files depends only on the annotations and
-        *settings*.
+        One record for each written file. The content of the files depends only on the annotations
+        and *settings*.
 
     Raises:
-        VolumeError: a task has stored no annotations, or stored annotations are damaged or have
-            different kinds, properties or relations.
+        VolumeError: a task has stored no annotations; stored annotations are damaged; or the
+            annotations of two tasks differ in kind (such as ``point`` or ``line``), properties or
+            relations.
         ChunkError: an annotation lies outside the bounds of the annotated volume.
     """
     from chunkflow_py.store import open_store
@@ -98,6 +99,9 @@ class AnnotationMerger(OperatorBase):
     @hook
     def prepare(self, outline: Any) -> None:
         """Check that the pipeline has only one task.
+
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
 
         Raises:
             OptionError: the pipeline has several tasks.

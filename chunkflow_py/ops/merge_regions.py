@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RegionMerger(OperatorBase):
-    """Merges the regions in each box of a level; a box joins 2 x 2 x 2 boxes of the previous level.
+    """Merges the regions in each box of a level; the box joins 2 x 2 x 2 boxes of the level below.
 
     Attributes:
         graph_path: URL of the graph that measure-contacts has written.
@@ -72,7 +72,7 @@ class RegionMerger(OperatorBase):
     @property
     @hook
     def destinations(self) -> tuple[str, ...]:
-        """URLs to which the graph of the level and the hierarchy are written."""
+        """URLs to which the graph of this merge level and the hierarchy are written."""
         level = f"{place_of(self.graph_path)}/level-{self.level}"
         hierarchy = self.hierarchy_path
         return (level,) if hierarchy is None else (level, place_of(hierarchy))
@@ -80,6 +80,9 @@ class RegionMerger(OperatorBase):
     @hook
     def prepare(self, outline: Any) -> None:
         """Check that tasks have boxes, and store these boxes.
+
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
 
         Raises:
             OptionError: the tasks have no boxes.
@@ -104,8 +107,8 @@ class RegionMerger(OperatorBase):
         """Merge the regions in the box of a task.
 
         Raises:
-            GeometryError: the box of the task does not belong to the level.
-            VolumeError: a stored object of the previous level is missing or damaged.
+            GeometryError: the box of the task is not one of the boxes of *level*.
+            VolumeError: a stored file of the level below is missing or damaged.
         """
         from chunkflow_py.segmentation.agglomeration.graph_levels import (
             merge_level,

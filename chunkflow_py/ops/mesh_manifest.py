@@ -42,7 +42,7 @@ def mesh_manifest(
     multires: bool = False,
     shards: int | None = None,
 ) -> ManifestTasks:
-    """Return the tasks that write manifests; call ``tasks.work(task)`` for each task.
+    """Return the source of the tasks that write manifests; call ``source.work`` for each task.
 
     Args:
         url: URL of a folder of meshes, or of a precomputed volume whose info file names such a

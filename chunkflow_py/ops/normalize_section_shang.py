@@ -43,8 +43,9 @@ def normalize_section_shang(
         nominalmin: result for the second smallest intensity of a slice (default: 0).
         nominalmax: result for the second largest intensity (default: the largest value of the
             dtype; 1 for floating point).
-        clipvalues: clip the smallest and the largest intensity of each slice, which otherwise
-            exceed the range, to *nominalmin* and *nominalmax*.
+        clipvalues: clip the smallest intensity of each slice to *nominalmin*, and the largest to
+            *nominalmax*. Without clipping, the results for these two intensities lie outside of the
+            range.
 
     Returns:
         A chunk of the same shape, float32. A slice whose second smallest and second largest

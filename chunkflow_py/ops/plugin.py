@@ -87,13 +87,13 @@ class Plugin(OperatorBase):
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Files of the plugin that workers on other machines need; see `plugin_files`."""
+        """Path of the Python file, which workers on other machines need, as ``{path: "code"}``."""
         return plugin_files(self.name, self.path)
 
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """Description of the plugin, which is code from outside chunkflow_py."""
+        """Text that names the plugin; the code of the plugin is not part of chunkflow_py."""
         return (f"the plugin {self.name}",)
 
     def __enter__(self) -> Plugin:

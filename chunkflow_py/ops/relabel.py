@@ -62,7 +62,7 @@ def relabel(
 
 @dataclass
 class Relabeller(OperatorBase):
-    """Relabels a chunk of every task; the first task opens the table.
+    """Replaces the labels in a chunk of every task by the ids in a table.
 
     Attributes:
         table_path: URL of the table.

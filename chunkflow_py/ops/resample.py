@@ -6,9 +6,8 @@ Example: chunkflow load-h5 --file-name em.h5 --voxel-size 8 8 8 \
 Voxels are counted from the origin of the volume: voxel k of the result covers k·s to (k+1)·s, where
 s is the new voxel size. A voxel of the result is computed by the task whose box contains the centre
 of the voxel. If the factor between the voxel sizes is an integer, the voxel is computed by each
-task whose box it touches, as in downsample. With --expand-margin-size auto, the result does not
-depend on the task grid. For integer factors, downsample is faster, and gives all combined voxels
-equal weights.
+task whose box the voxel touches. With --expand-margin-size auto, the result does not depend on the
+task grid. For integer factors, downsample is faster, and gives all combined voxels equal weights.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Rescaler(OperatorBase):
     @property
     @hook
     def cut_remedy(self) -> str | None:
-        """Advice to log if the range is taken from each chunk, otherwise ``None``."""
+        """Advice to log if the range is taken from each chunk; ``None`` if the range is given."""
         return None if self.is_local else "give --low and --high"
 
     @property

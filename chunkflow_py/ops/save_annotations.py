@@ -46,7 +46,7 @@ class AnnotationSaver(OperatorBase):
         input_name: name of the points, synapses or annotations in the task.
         segmentation_name: name of the chunk of labels from which annotations get the ids of their
             segments, or ``None``.
-        bounds: box that must contain all annotations (default: the bounds of the volume).
+        bounds_given: box that must contain all annotations (default: the bounds of the volume).
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx (default: as in the item).
         access: credentials and billing of requests to cloud storage.
     """
@@ -72,6 +72,9 @@ class AnnotationSaver(OperatorBase):
     @hook
     def prepare(self, outline: Any) -> None:
         """Store the bounds of the volume and the number of tasks.
+
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
 
         Raises:
             OptionError: the tasks have no boxes.

@@ -56,8 +56,8 @@ class ChunkEdgeSaver(OperatorBase):
         graph_chunk_size: size of a chunk of the graph, voxels, zyx.
         spatial_bits: number of bits per axis in which an id stores the coordinates of its chunk
             (default: as few as the volume needs).
-        layout: order of the channels, and which of the two voxels of an affinity stores the
-            affinity.
+        layout: order of the affinity channels, and which of the two voxels that an affinity
+            connects stores the affinity.
         input_name: name of the supervoxels.
         fragments_name, segments_name, affinity_name: names of the fragments, of the segments and of
             the affinities.
@@ -85,6 +85,9 @@ class ChunkEdgeSaver(OperatorBase):
     @hook
     def prepare(self, outline: Any) -> None:
         """Check that tasks have boxes.
+
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
 
         Raises:
             OptionError: the tasks have no boxes.

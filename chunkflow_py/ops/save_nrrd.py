@@ -37,7 +37,7 @@ def save_nrrd(
         path: path of the file; an existing file is replaced.
         dtype: type to convert the voxels to (default: the type of the chunk). With uint8,
             floating-point voxels are multiplied by 255 if they are probabilities or affinities, or
-            if their kind is unknown and all of them are in [0, 1].
+            if the kind of *chunk* is unknown and all voxels are in [0, 1].
         encoding: ``gzip``, ``bzip2`` or ``raw`` (not compressed). Only a raw file
             can be read in parts.
 

@@ -7,7 +7,8 @@ Example: chunkflow generate-tasks --volume-path aff.zarr --chunk-size 64 256 256
 
 link-labels compares the stored overlaps of neighbouring tasks. Each task must have labelled its box
 and a margin around the box, with ids that are unique in the volume (--global-ids). At each boundary
-with another task, save-overlap stores a slab of labels that is twice as thick as the margin.
+with another task, save-overlap stores the labels on both sides, up to one margin away from the
+boundary.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ SECTION = "segment"
 
 @dataclass
 class OverlapSaver(OperatorBase):
-    """Stores the labels of each task where neighbouring tasks have also labelled.
+    """Stores the labels of each task in the regions that neighbouring tasks have also labelled.
 
     Attributes:
         path: URL of a folder or prefix to write the overlaps to.

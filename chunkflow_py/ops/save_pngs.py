@@ -5,10 +5,10 @@ Example: chunkflow create-chunk save-pngs --output-path pngs/
 The file of slice z = 42 is 00042.png; the folder may be in any store, such as s3://bucket/pngs. For
 an affinity map, the mean of the channels x and y is saved.
 
-Floats become integers by a fixed rule. Probabilities, affinities, and values of unknown kind that
-all lie in [0, 1] are clamped to [0, 1] and multiplied by 255, or by 65535 with --dtype uint16.
-Voxels of an image are not scaled; values that do not fit into the type are an error. All results
-are rounded half to even.
+Floats become integers by a fixed rule. Probabilities and affinities are clamped to [0, 1] and
+multiplied by 255, or by 65535 with --dtype uint16. The same applies to a chunk of unknown kind
+whose voxels all lie in [0, 1]. Voxels of an image are not scaled; values that do not fit into the
+type are an error. All results are rounded half to even.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
             mean of the channels x and y is saved.
         folder: path or URL of a folder in any store; it is created if it is missing.
         dtype: ``uint8`` or ``uint16``. Floating-point voxels are multiplied by 255 or 65535 if they
-            are probabilities or affinities, or if their kind is unknown and all of them are in
-            [0, 1].
+            are probabilities or affinities, or if the kind of *chunk* is unknown and all voxels are
+            in [0, 1].
 
     Raises:
         ChunkError: the chunk has several channels and is not an affinity map, or a voxel does not

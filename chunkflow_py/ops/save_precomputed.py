@@ -2,9 +2,8 @@
 
 Example: chunkflow create-chunk --size 64 128 128 save-precomputed --volume-path file://out
 
-A volume that does not exist is created. Unless options say otherwise, the new volume has the bounds
-of the volume that the pipeline reads, and block boundaries that match task boundaries; see
-create-info.
+A volume that does not exist is created. By default, the new volume has the bounds of the volume
+that the pipeline reads, and block boundaries that match task boundaries; see create-info.
 """
 
 from __future__ import annotations

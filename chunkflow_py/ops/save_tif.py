@@ -35,7 +35,7 @@ def save_tif(
         path: path of the file; an existing file is replaced.
         dtype: type to convert the voxels to (default: the type of the chunk). With uint8,
             floating-point voxels are multiplied by 255 if they are probabilities or affinities, or
-            if their kind is unknown and all of them are in [0, 1].
+            if the kind of *chunk* is unknown and all voxels are in [0, 1].
         compression: ``zlib``, ``lzw``, ``lzma``, ``delta`` (differences of neighbouring voxels,
             compressed with zlib), ``packints`` (packbits), ``jpeg`` (lossy), or an empty string for
             no compression.

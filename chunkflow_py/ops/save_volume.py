@@ -3,8 +3,8 @@
 Example: chunkflow create-chunk --size 64 128 128 save-volume --volume-path zarr://out.zarr
 
 A volume that does not exist is created; its address must then begin with the format
-(precomputed://, zarr://). Unless options say otherwise, a new volume has the bounds of the volume
-that the pipeline reads, and block boundaries that match task boundaries; see create-volume.
+(precomputed://, zarr://). By default, a new volume has the bounds of the volume that the pipeline
+reads, and block boundaries that match task boundaries; see create-volume.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Example: chunkflow create-chunk --size 64 128 128 save-zarr --store out.zarr
 
 A volume that does not exist is created: an OME-Zarr 0.5 image, or with --plain an array without
-OME-Zarr metadata. Unless options say otherwise, the new volume has the bounds of the volume that
-the pipeline reads, and block boundaries that match task boundaries. If chunkflow 1.x must read the
-volume, give --ome-version 0.4, because chunkflow 1.x reads only zarr format 2.
+OME-Zarr metadata. By default, the new volume has the bounds of the volume that the pipeline reads,
+and block boundaries that match task boundaries. If chunkflow 1.x must read the volume, give
+--ome-version 0.4, because chunkflow 1.x reads only zarr format 2.
 """
 
 from __future__ import annotations

@@ -72,6 +72,9 @@ class ChannelSelector(OperatorBase):
     def prepare(self, outline: Any) -> None:
         """Check that chunks have the selected channels, if the channels of chunks are known.
 
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
+
         Raises:
             OptionError: a channel does not exist.
         """

@@ -6,8 +6,8 @@ which the fewest voxels are computed more than once. Without --queue-name, one o
 computes these patches and passes them to the other task. setup-env then chooses the smallest task
 size at which at least half of the output that a task computes lies in the task's own box. Half of
 --max-ram-size is reserved for chunks, blending buffers and exchanged patches. Along y and x, a task
-covers whole voxels of the levels up to --max-mip and of the thumbnail. setup-env prints the sizes
-and the command for workers. `chunkflow --dry-run setup-env` only prints, and creates neither
+covers whole voxels of the levels up to --max-mip and of the thumbnail volume. setup-env prints the
+sizes and the command for workers. `chunkflow --dry-run setup-env` only prints, and creates neither
 volumes nor tasks.
 
 Example: chunkflow setup-env --volume-start 0 0 0 --volume-size 64 512 512 \

@@ -7,7 +7,7 @@ Example: chunkflow generate-tasks --volume-path file://out --chunk-size 64 512 5
 A block counts as stored if it exists; its content is not read. Savers store blocks of zeros only
 with --fill-missing. If the saver ran without --fill-missing, tasks with a block of zeros are
 therefore never skipped. A run (submit, work) does not need this operator, because its ledger
-records the finished tasks, and verify checks their output.
+records the finished tasks, and the subcommand verify checks their output.
 """
 
 from __future__ import annotations

@@ -53,7 +53,11 @@ class FileSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str | None:
-        """``None`` in mode ``exist``, because files mark finished tasks; otherwise empty text."""
+        """``None`` in mode ``exist``, else an empty text.
+
+        ``None`` allows a run to start although some outputs exist. In mode ``exist``, these outputs
+        can belong to tasks that are skipped because their files exist.
+        """
         return None if self.mode == "exist" else ""
 
     @hook

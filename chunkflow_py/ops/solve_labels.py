@@ -86,6 +86,9 @@ class LabelSolver(OperatorBase):
     def prepare(self, outline: Any) -> None:
         """Check that the pipeline has only one task.
 
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
+
         Raises:
             OptionError: the pipeline has several tasks.
         """

@@ -74,7 +74,11 @@ class Thresholder(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that the options fit the dtype and channels of the chunks, if these are known."""
+        """Check that the options fit the dtype and channels of the chunks, if these are known.
+
+        Args:
+            outline: what the pipeline knows about its tasks before the first task runs.
+        """
         if (voxels := outline.voxels) is not None:
             _check_channel(self.channel, voxels.channels)
             check_threshold(self.threshold, voxels.dtype, voxels.kind)

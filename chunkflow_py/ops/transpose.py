@@ -84,7 +84,7 @@ class Transposer(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the `Outline` of the pipeline, which has the bounds and voxel size of the input."""
+        """Store *outline*, an `Outline`, which contains the bounds and voxel size of the input."""
         self._outline = outline
 
     @hook

@@ -3,8 +3,9 @@
 Example: chunkflow load-h5 --file-name raw.h5 view --image-chunk-name chunk --open
 
 The operator prints the address of cloud-volume's microviewer; Ctrl-C ends the view, and the
-pipeline continues. Only this machine can connect, unless --bind-address allows others. Maps are
-shown in grey from 0 to 1 or, if there are several channels, in one colour per channel.
+pipeline continues. Only this machine can connect, unless --bind-address allows others. Probability
+and affinity maps are shown in grey from 0 to 1 or, if there are several channels, in one colour per
+channel.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Checkerboard order: tasks are sent in an order that keeps neighbouring tasks apart.
+"""Checkerboard order: of two neighbouring tasks, one is sent to the queue long before the other.
 
 ```
-even layer     odd layer      Each task has one of eight colours, by the parity of z, y and x.
+even layer     odd layer      Each task has one of 8 colours, by the parity of its z, y, x index.
 0  2  0  2     5  7  5  7     Within a slab (see below), all tasks of colour 0 are sent first, then
 6  4  6  4     3  1  3  1     all tasks of colour 1, and so on. Two tasks of one colour are never
 0  2  0  2     5  7  5  7     neighbours. Tasks of colours 0 and 1 are neighbours only at a corner.

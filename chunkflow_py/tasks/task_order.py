@@ -58,7 +58,7 @@ def cells(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[Zyx]:
 def positions(count: Zyx, order: Order = "raster", first: int = 0) -> Iterator[int]:
     """Yield the raster index of each cell of a grid, in the given order of the cells.
 
-    The grid is divided recursively into the parts that the curve visits one after the other. Many
+    The grid is divided recursively into the parts that the order visits one after the other. Many
     small parts have equal shapes, so the positions are computed once for each shape.
 
     Args:

@@ -83,7 +83,7 @@ class Plan(Protocol):
     def to_json(self) -> tuple[dict[str, Any], bytes]:
         """Return a description for JSON, and the content of a binary file (possibly empty).
 
-        Equal plans return equal descriptions and contents, so their checksum identifies the plan.
+        Equal plans return equal descriptions and contents, so a checksum of both identifies a plan.
         """
 
 
@@ -93,12 +93,12 @@ class GridPlan:
 
     Attributes:
         grid: grid of the boxes.
-        order: order in which tasks are sent. The numbers of tasks do not depend on the order.
+        order: order in which tasks are yielded. The numbers of tasks do not depend on the order.
         indexes: range (with step 1) of positions in this order, if the plan contains only the tasks
             at these positions. ``None`` means all tasks.
         times: number of time points, or ``None`` without a time axis.
-        kept: one bit for each box of the grid; only boxes whose bit is 1 are tasks. Box 0 is the
-            lowest bit of the first byte. ``None`` means all boxes.
+        kept: one bit for each box of the grid; only boxes whose bit is 1 have tasks. The bit of box
+            0 is the lowest bit of the first byte. ``None`` means all boxes.
     """
 
     grid: BoxGrid
@@ -178,7 +178,7 @@ class GridPlan:
         return self.kept is None or _has(self.kept, number % len(self.grid))
 
     def tasks_in_layer(self, time: int, layer: int) -> int:
-        """Return the number of tasks in one layer of the grid at one time index.
+        """Return the number of tasks in one layer of the grid (boxes of equal z) at one time index.
 
         Args:
             time: time index; 0 without a time axis.

@@ -25,13 +25,13 @@ class Peak(NamedTuple):
 
 
 def peak_of(work: Callable[[], object]) -> Peak:
-    """Run *work* in a fork of this process and measure its peak memory.
+    """Run *work* in a fork of this process, and return the peak memory of *work*.
 
     Servers and clients of other tests run in threads of this process. A measurement in this process
     would include the memory of these threads. The fork has only one thread.
 
     Raises:
-        AssertionError: the function failed (the message is its traceback) or took too long.
+        AssertionError: *work* failed (the message is the traceback) or took too long.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():

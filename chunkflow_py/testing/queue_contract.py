@@ -34,7 +34,8 @@ class QueueContract:
         counts_are_exact: whether a change is immediately visible in the counts of messages.
         crosses_processes: whether other processes can open the queue.
         tells_lost: whether `acknowledge` and `extend` return the messages whose leases have ended.
-        delivers_stale_handles: whether a handle may still have an effect after its lease has ended.
+        delivers_stale_handles: whether the handle of a received message may still work after the
+            lease has ended.
         keeps_reasons: whether dead letters are stored with their reasons.
         any_text: whether messages may contain any character.
     """
@@ -61,7 +62,7 @@ class QueueContract:
 
     @pytest.fixture
     def stale(self, queue):
-        """Receive one message twice, and return both receipts; only the first lease has ended."""
+        """Return a message as received twice; only the lease of the first receipt has ended."""
         if self.delivers_stale_handles:
             pytest.skip("this queue does not tell old handles from new ones")
         queue.send(["a"])

@@ -1,4 +1,4 @@
-"""Compare a queue with a simple model: hypothesis searches for calls whose results differ."""
+"""Compare a queue with a simple model; Hypothesis searches for calls whose results differ."""
 
 import itertools
 from dataclasses import dataclass

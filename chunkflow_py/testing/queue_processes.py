@@ -66,7 +66,7 @@ while True:
 
 
 def killed_consumers(queue, notes, *, kills=8, lease_s=0.5, before=""):
-    """Kill consumers at different times, then empty the queue; return all received messages.
+    """Kill consumers at different times, then empty the queue; return the texts of all messages.
 
     Args:
         queue: queue with messages.
@@ -74,6 +74,10 @@ def killed_consumers(queue, notes, *, kills=8, lease_s=0.5, before=""):
         kills: number of consumers to start and kill.
         lease_s: duration of the leases of the consumers, seconds.
         before: Python code that the consumers run first.
+
+    Returns:
+        The texts of the messages that the consumers recorded, and of those that this process
+        received while it emptied the queue.
     """
     for number in range(kills):
         consumer = run_script(before + NOTE, queue.url, lease_s, str(notes))
@@ -91,7 +95,12 @@ def killed_consumers(queue, notes, *, kills=8, lease_s=0.5, before=""):
 
 
 def killed_producer(url, batch):
-    """Start a producer, kill it, and return the number of messages that it reported as sent."""
+    """Start a producer, kill it, and return the number of messages that it reported as sent.
+
+    Args:
+        url: address of the queue.
+        batch: number of messages that the producer sends with each call of `send`.
+    """
     producer = run_script(SEND, url, batch)
     try:
         for _ in range(3):

@@ -163,7 +163,7 @@ class VolumeContract:
         np.testing.assert_array_equal(open_volume(address).read(BOUNDS), noise())
 
     def test_offsets(self, url):
-        """Boxes are in global voxels, may be negative, and may cross blocks."""
+        """Boxes are in global voxels; they may start below 0 and extend over several blocks."""
         chunk = noise()
         self.create(url).write(chunk)
         box = BoundingBox(Zyx(-1, 20, 111), Zyx(9, 26, 130))
@@ -221,7 +221,7 @@ class VolumeContract:
         assert self.stored_blocks(url) == []
 
     def test_outside(self, url):
-        """Reading or writing outside the bounds is an error that names the part inside."""
+        """The error for a box that extends beyond the bounds names the part within the bounds."""
         volume = self.create(url)
         box = BoundingBox(Zyx(-11, 7, 100), Zyx(5, 23, 116))
         with pytest.raises(GeometryError, match=r"outside of .*the part inside is -3-5_7-23_100"):
@@ -231,7 +231,7 @@ class VolumeContract:
 
     @pytest.mark.parametrize("wrong", [{"dtype": "uint16"}, {"channels": 2}])
     def test_wrong_chunk(self, url, wrong):
-        """A chunk with another dtype or number of channels is an error that names both values."""
+        """The error for a wrong dtype or number of channels names the wrong and the right value."""
         volume = self.create(url)
         with pytest.raises(ChunkError, match=r"uint16, but .* uint8|2 channels, but .* has 1"):
             volume.write(noise(**wrong))

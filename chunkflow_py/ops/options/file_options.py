@@ -115,7 +115,7 @@ def file_loader(
     remove_empty: bool = False,
     **settings: Any,
 ) -> VolumeLoader:
-    """Return the loader that the options of a format describe.
+    """Return the operator that loads a chunk for each task from files of one format.
 
     Args:
         files: name of the file, or prefix of the names of one file per task.

@@ -33,7 +33,7 @@ def chunk_grid_options() -> Decorator:
 
 
 def grid_of(domain: BoundingBox, size: Zyx, bits: int | None) -> ChunkGrid:
-    """Return the grid of chunks into which the graph divides a volume; see `ChunkGrid.of`."""
+    """Return the grid of the chunks of a PyChunkedGraph in a volume; see `ChunkGrid.of`."""
     from chunkflow_py.segmentation.agglomeration.chunked_graph import ChunkGrid
 
     return ChunkGrid.of(domain, size, bits)

@@ -17,7 +17,7 @@ CONNECTIVITY = click.Choice(["6", "18", "26"])
 
 
 def numbering_options() -> Decorator:
-    """Declare ``--global-ids`` and ``--domain``; `numbering_from` reads them."""
+    """Declare ``--global-ids`` and ``--domain``; `numbering_from` reads their values."""
     return together(
         click.option(
             "--global-ids/--chunk-ids",

@@ -83,8 +83,8 @@ def fetched_networks(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
         options: value of each option, keyed by its Python name.
 
     Returns:
-        The options, in which the path of a local copy replaces each address; and a dictionary from
-        each address to the path of its copy.
+        A copy of *options* with paths of the downloaded files instead of addresses; and a
+        dictionary from each address to the path of the downloaded file.
 
     Raises:
         ChunkflowError: an address is not valid, or its file cannot be fetched.

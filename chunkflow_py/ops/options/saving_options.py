@@ -187,11 +187,11 @@ def parallel_option() -> Decorator:
 def output_from(
     url: str, options: Mapping[str, Any], *, format: str | None = None, **more: Any
 ) -> VolumeOutput:
-    """Return the operator that saves chunks as the `saving_options` say.
+    """Return the operator that saves the chunks of tasks to a volume.
 
     Args:
         url: address of the volume.
-        options: values of the options by parameter name.
+        options: values of the options that `saving_options` declares, by parameter name.
         format: format of the volume, if the address does not name the format.
         more: further attributes of `VolumeSaver`.
 
@@ -254,7 +254,7 @@ def check_format(url: str, format: str, options: Collection[str]) -> None:
 
     Args:
         url: address of the volume.
-        format: format that these options belong to.
+        format: format that *options* belong to.
         options: parameter names of the given options.
 
     Raises:
@@ -277,7 +277,7 @@ def announced() -> Announced:
 
     The result is a dict from the address of a volume to a function. The function returns the
     `VolumeSpec` of mip 0, or ``None`` if the spec depends on a chunk. All commands of a pipeline
-    get the same dict, so that one command can read what another command has added.
+    get the same dict, so that a command can read the volumes that earlier commands have added.
     """
     context = click.get_current_context()
     volumes: Announced = context.meta.setdefault("chunkflow_py.announced", {})
@@ -335,10 +335,10 @@ def creating_options(*, like: bool = False) -> Decorator:
 
 
 def creator_from(options: Mapping[str, Any], **more: Any) -> VolumeCreator:
-    """Return the creator of a volume that the `creating_options` describe.
+    """Return the operator that creates a volume.
 
     Args:
-        options: values of the options by parameter name.
+        options: values of the options that `creating_options` declares, by parameter name.
         more: further attributes of `VolumeCreator`.
     """
     from chunkflow_py.volume.new_volume import VolumeCreator

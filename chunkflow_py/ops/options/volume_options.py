@@ -50,8 +50,8 @@ def voxel_size_option(*short: str, instead_of: str) -> Decorator:
 
     Args:
         short: short spellings of the option.
-        instead_of: text for the help that names the replaced voxel size, such as
-            ``the volume's``.
+        instead_of: words that say, in the help, which voxel size the option replaces, such as ``the
+            volume's``.
     """
     return floats_option(
         "--voxel-size",
@@ -207,7 +207,7 @@ def loader_from(
         options: values of the options that `reading_options` declares, by parameter name.
         format: format of the volume, if the address does not name the format.
         voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of the volume).
-        kind: kind of the voxels (default: the kind that the volume names).
+        kind: kind of the voxels, such as ``image`` (default: the kind that the volume stores).
 
     Raises:
         OptionError: two options contradict each other.
@@ -248,14 +248,14 @@ def loader_from(
 
 
 def access_from(options: Mapping[str, Any]) -> Any:
-    """Return the store settings (`Access`) that the `access_options` describe."""
+    """Return the store settings (`Access`) for the values of the `access_options`."""
     from chunkflow_py.store.store_protocol import Access
 
     return Access(options.get("use_https", False), options["requester_pays"])
 
 
 def opening_from(options: Mapping[str, Any]) -> VolumeOptions:
-    """Return the options for opening a volume, for a command that has only `access_options`."""
+    """Return `VolumeOptions` with the values of the `access_options` and defaults for the rest."""
     from chunkflow_py.volume.protocol import VolumeOptions
 
     return VolumeOptions(access=access_from(options))

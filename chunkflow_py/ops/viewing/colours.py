@@ -39,15 +39,15 @@ SAMPLE = 2**20  # voxels that percentiles are computed from
 
 
 def kind_of(chunk: Chunk) -> Kind:
-    """Return the kind of *chunk*; if unknown, guess the kind from dtype and channels."""
+    """Return the kind of *chunk*, such as ``image``; if unknown, guess from dtype and channels."""
     return kind_of_voxels(chunk.kind, chunk.dtype, chunk.channels if chunk.ndim == 4 else None)
 
 
 def kind_of_voxels(kind: Kind | None, dtype: np.dtype[Any], channels: int | None) -> Kind:
-    """Return *kind*; if it is unknown, guess it from dtype and number of channels.
+    """Return *kind*; if *kind* is ``None``, guess the kind from *dtype* and *channels*.
 
     Args:
-        kind: the kind, if known.
+        kind: kind of the voxels, such as ``image``; ``None`` if unknown.
         dtype: dtype of the voxels.
         channels: number of channels; ``None`` if there is no channel axis.
     """

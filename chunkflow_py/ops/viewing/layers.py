@@ -95,8 +95,8 @@ def layers_of_volume(
 ) -> dict[str, Any]:
     """Return the Neuroglancer layers, by name, of a stored volume; the browser reads its voxels.
 
-    A segmentation or a single channel is one layer. Each of several channels is a layer, in its own
-    colour. Black and white are chosen from a sample of the coarsest level; see
+    A segmentation or a single channel is one layer. If there are several channels, each channel is
+    a layer with its own colour. Black and white are chosen from a sample of the coarsest level; see
     `chunkflow_py.ops.viewing.colours`.
 
     Args:
