@@ -251,8 +251,8 @@ class SkeletonAggregator(OperatorBase):
             folder.
         output: address of the folder for the skeletons, or of a volume whose info file names the
             folder (default: *fragments*).
-        prefix: process only objects whose ids begin with these digits (default: the prefix that
-            the task contains, or else all objects).
+        prefix: process only objects whose ids begin with these digits (default: the prefix that the
+            task contains; if the task contains none, all objects).
         input_name: name under which a task contains its prefix.
         digits: number of decimal digits of the prefix, if each task has a box that stands for a
             prefix; see `chunkflow_py.segmentation.labels.prefix` (default: boxes do not stand for
@@ -275,7 +275,7 @@ class SkeletonAggregator(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the output: the files below `output`; if it is ``None``, below `fragments`."""
+        """Return the output: the files below `output`, or below `fragments` without `output`."""
         return (objects_below(self.output or self.fragments),)
 
     @property

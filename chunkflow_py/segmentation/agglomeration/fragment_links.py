@@ -70,7 +70,7 @@ class EdgeLinker:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Description of the linking method, which is stored as JSON with the links."""
+        """Description of the linking method; each file of links contains it as JSON."""
         return {"labels": self.places[0], "edges": self._edges_place}
 
     @property

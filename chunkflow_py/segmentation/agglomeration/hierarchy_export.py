@@ -100,8 +100,8 @@ class HierarchyExport:
         target: store of the tables.
         voxel_size_nm: edge lengths of a voxel, nm, zyx.
         threshold: regions are merged while 1 - mean affinity is at most this.
-        min_size: segments with fewer voxels than this are united with the neighbour of the
-            greatest mean affinity; 0 unites no segments.
+        min_size: each segment with fewer voxels than this is united with the neighbour to which its
+            mean affinity is greatest; 0 unites no segments.
         min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
         piece: limit of the number of rows in a file.
     """
@@ -120,8 +120,8 @@ class HierarchyExport:
 
         Raises:
             VolumeNotFoundError: there is no hierarchy.
-            OptionError: the threshold is above that of the hierarchy, or the target contains an
-                export with other settings.
+            OptionError: `threshold` is above the highest threshold of the hierarchy, or the target
+                contains an export with other settings.
         """
         self._checked(read_settings(self.hierarchy))
 
@@ -130,8 +130,8 @@ class HierarchyExport:
 
         Raises:
             VolumeError: the hierarchy or the contacts are missing or damaged.
-            OptionError: the threshold is above that of the hierarchy, or the target contains an
-                export with other settings or other content.
+            OptionError: `threshold` is above the highest threshold of the hierarchy, or the target
+                contains an export with other settings or other content.
         """
         settings = read_settings(self.hierarchy)
         about, earlier = self._checked(settings)

@@ -84,7 +84,8 @@ class FragmentOptions:
         """Return the box of the affinities that are needed to choose the edges in *box*.
 
         Either voxel of an edge can choose the edge. Therefore, the result also contains the
-        affinities that the lower neighbours of the voxels in *box* need for their choices.
+        affinities from which the neighbours at the start of *box* along each axis choose their
+        edges.
         """
         halo = self.rule("uint8", voxel_size_nm).halo
         around = BoundingBox(box.start - halo - 1, box.stop + halo)
@@ -138,7 +139,7 @@ class TaskContacts:
     """Contacts and sizes of the fragments of one task.
 
     Attributes:
-        graph: graph of the box, before the first merge.
+        graph: regions of the box and their contacts, before the first merge.
         counted: contacts in the box, and across its lower faces (at its start along each axis).
             The neighbouring tasks count the contacts across the other faces.
         ids: fragments in the box.

@@ -1,4 +1,4 @@
-"""Contingency tables: how many voxels each segment shares with each body of the ground truth.
+"""Contingency tables: how many voxels each segment shares with each ground-truth object (body).
 
 All scores are computed from contingency tables. The tables of the parts of a volume add up to the
 table of the whole volume. The bytes of the sum do not depend on how the volume is divided.
@@ -114,7 +114,14 @@ def joined(tables: Iterable[Contingency]) -> Contingency:
 def put_table(
     store: CountStore, region: Region, table: Contingency, domain: BoundingBox | None
 ) -> Any:
-    """Store the contingency table of one task; return a record of the stored file."""
+    """Store the contingency table of one task; return a record of the stored file.
+
+    Args:
+        store: store of the tables.
+        region: region of the task.
+        table: contingency table of the task.
+        domain: bounds of the volume; ``None`` if unknown.
+    """
     arrays = {"segments": table.segments, "bodies": table.bodies, "voxels": table.voxels}
     return store.put(TaskCounts(region, arrays, {}, domain))
 
