@@ -167,7 +167,8 @@ def mean_work(
 
     Args:
         boxes: boxes of the tasks; ``None`` for a single task without a box (its work is 1).
-        measures: functions that measure the box of a task (see `total`), each with its weight.
+        measures: pairs of a function and a weight. The function returns three numbers for the box
+            of a task, one per axis; their product is the measure of the box.
     """
     if not boxes:
         return 1.0

@@ -43,7 +43,7 @@ class Exchange:
 
     Attributes:
         operator: label of the inference operator.
-        computed: number of patches that all tasks together compute, each patch once.
+        computed: number of patches that all tasks together compute; no patch is computed twice.
         ideal: number of patches that a single task for the whole volume would compute.
         written_bytes: bytes of the parts that all tasks write. All tasks read as many bytes.
         task_bytes: bytes of the parts that a task writes on average. A task reads as many bytes.
@@ -101,7 +101,8 @@ class Gain:
         transfer_s: seconds to write and read the parts of a task; ``None`` if the speed of the
             store is not known.
         transfer_bytes: sum of the bytes that a task writes and reads.
-        bytes_per_s: speed at which a process writes and reads, bytes per second, if known.
+        bytes_per_s: speed at which a process writes and reads, bytes per second; ``None`` if
+            unknown.
         how: text that says where *saved_s* comes from.
         duration: duration of the step. It does not include the transfers if *transfer_s* is not
             known.
@@ -215,7 +216,7 @@ def store_speed(
     reads: Sequence[Transfer],
     writes: Sequence[Transfer],
 ) -> float | None:
-    """Return the speed at which a pilot process reads and writes, bytes per second, if known.
+    """Return the bytes per second that a pilot process reads and writes; ``None`` if unknown.
 
     Parts are assumed to be stored in the same kind of store as the output. A pilot writes to a
     local folder. Therefore, the speed of a cloud store is known only if the pilot reads from
@@ -276,7 +277,7 @@ def gain_of(
         network: time of the networks without an exchange.
         duration: duration of the step without an exchange.
         fleet: numbers of machines and worker processes.
-        bytes_per_s: speed at which a process writes and reads, if known.
+        bytes_per_s: speed at which a process writes and reads; ``None`` if unknown.
     """
     every = sum(each.computed * each.input_voxels for each in patches)
     once = {each.operator: each.computed for each in exchanges}
@@ -298,9 +299,9 @@ def exchange_if_it_pays(
 ) -> Callable[[BoxGrid], Exchange | None]:
     """Return a function that estimates the exchange of patches for another task size.
 
-    The function returns ``None`` if the exchange does not pay at that size. The exchange pays there
-    if writing and reading the parts takes no longer than the network time that the exchange saves
-    at the present size.
+    The function returns ``None`` if the exchange does not pay at that size. The exchange pays at
+    that size if writing and reading the parts takes no longer than the network time that the
+    exchange saves at the present size.
 
     Args:
         gain: gain at the present task size.

@@ -75,7 +75,7 @@ _REDUCTIONS = {"mean", "sum", "std", "var", "var_mean", "std_mean", "amax", "ami
 
 
 class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode of PyTorch that records operators whose result depends on the whole patch.
+    """A mode of PyTorch that records PyTorch operators whose result depends on the whole patch.
 
     A forward pass in this mode finds such operators in modules, in functions called by model code,
     in TorchScript and in exported programs.
@@ -186,7 +186,7 @@ def _backend(request: dict[str, Any]) -> Backend:
 
 
 def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
-    """Return float32 patches of shape (count, c, z, y, x), cut from an image or synthetic."""
+    """Return float32 patches, (count, c, z, y, x), cut from an image or made of synthetic data."""
     size = tuple(request["candidate"]["input_patch_size"])
     channels = request["network"]["num_input_channels"]
     if request["image"] is None:  # a larger count begins with the same patches
