@@ -35,7 +35,7 @@ _AT_ONCE = 10_000  # records of tasks whose workers are looked up together
 
 @dataclass(frozen=True)
 class TaskOrigin:
-    """The record of a task, and the record of the worker that wrote it.
+    """The record of a task, and the record about the worker that ran the task.
 
     Attributes:
         step: name of the step.

@@ -286,7 +286,7 @@ def _task_lines(task: FailedTask) -> Iterator[str]:
 
 
 def _failed_attempts(totals: Totals) -> str:
-    """Return the causes of the failed attempts and their seconds, in parentheses."""
+    """Return the causes of the failed attempts and the lost seconds as text in parentheses."""
     causes = cause_text(totals.causes, totals.failures) if totals.causes else ""
     seconds = f"{totals.failed_s:.3g} s" if totals.failed_s else ""
     inside = "; ".join(filter(None, (causes, seconds)))

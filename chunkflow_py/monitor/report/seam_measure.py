@@ -171,7 +171,7 @@ def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, fl
         labels: whether the voxels are labels.
 
     Returns:
-        The two means, or ``None`` if no step across the face or no other step is finite.
+        The two means. ``None`` if a mean cannot be computed, because none of its steps is finite.
     """
     lines = np.moveaxis(array, array.ndim - 3 + axis, 0)
     if labels or lines.dtype == bool:

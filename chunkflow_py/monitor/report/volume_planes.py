@@ -72,8 +72,8 @@ class VolumePlanes:
 
     Attributes:
         place: the volume.
-        description: text with the kind, data type and level of the volume, and with the intensity
-            range and the box of the images.
+        description: text with the kind of the volume (such as segmentation), its data type and its
+            level, and with the intensity range and the box of the images.
         planes: images of the three planes; empty if they cannot be drawn.
         problem: reason why the planes cannot be drawn; empty if they are drawn.
     """
