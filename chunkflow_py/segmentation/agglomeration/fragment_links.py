@@ -65,7 +65,7 @@ class EdgeLinker:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Normalised addresses of the fragments and of the edges, which the linker reads."""
+        """Normalised addresses of the fragments and of the edges; the linker reads both."""
         return (level_name(Location.parse(self.url), self.mip), self._edges_place)
 
     @property

@@ -111,7 +111,7 @@ def write_segment_table(
     min_size: int = 0,
     min_affinity: float = 0.0,
 ) -> None:
-    """Write the table that maps each fragment id of fragment-affinity to a segment id.
+    """Write the table that maps each fragment id, made by fragment-affinity, to a segment id.
 
     Args:
         hierarchy: store of the hierarchy.

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FragmentOptions:
-    """Options of the rule by which voxels choose edges; see `edge_fragments.FragmentRule`.
+    """Options of the rule by which each voxel chooses edges, which join the voxel to neighbours.
+
+    See `edge_fragments.FragmentRule`.
 
     Attributes:
         method: ``distance`` or ``affinity``.

@@ -29,6 +29,8 @@ _SMALL = 2**22  # largest number of cells of a dense table that is always prefer
 class Contingency:
     """A sparse contingency table: a row for each pair of a segment and a body that overlap.
 
+    A body is an object of the ground truth.
+
     The rows are sorted by the label of the segment, then by the label of the body.
 
     Attributes:
@@ -96,7 +98,7 @@ def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contin
 
 
 def joined(tables: Iterable[Contingency]) -> Contingency:
-    """Return the sum of *tables*. The memory is about twice the size of the sum.
+    """Return the sum of *tables*. The function needs about twice the memory of the sum.
 
     Args:
         tables: tables of parts of a volume; no two parts have a voxel in common.

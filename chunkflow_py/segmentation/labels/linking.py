@@ -83,7 +83,7 @@ class TouchLinker:
 
     @property
     def place(self) -> str:
-        """Normalised address of the volume of labels, and its resolution level, as one text."""
+        """Normalised address of the volume of labels and the resolution level, as one text."""
         return level_name(Location.parse(self.url), self.mip)
 
     @property
