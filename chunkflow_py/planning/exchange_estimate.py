@@ -48,7 +48,8 @@ class Exchange:
         written_bytes: bytes of the parts that all tasks write. All tasks read as many bytes.
         task_bytes: bytes of the parts that a task writes on average. A task reads as many bytes.
         voxel_bytes: bytes of parts that are written for each output voxel.
-        objects: number of objects that all tasks write. Each object is read once.
+        objects: number of objects (files) that all tasks write to the store. Each object is read
+            once.
         task_objects: number of objects that a task writes on average.
         lists: number of list requests to the store, of all tasks together.
         peak_bytes: largest number of bytes of parts that are stored at the same time. This includes
@@ -272,7 +273,8 @@ def gain_of(
     """Return the duration of a step with the exchange of patches, and the time saved.
 
     Args:
-        exchanges: exchange of patches for each network whose tasks share patches.
+        exchanges: amounts that tasks exchange, for each network with patches that several tasks
+            share.
         patches: numbers of patches that each network computes without an exchange.
         network: time of the networks without an exchange.
         duration: duration of the step without an exchange.

@@ -233,7 +233,8 @@ def exchange_cost(
     Args:
         prices: price table.
         protocol: protocol of the store of the parts; nothing is charged for stores without prices.
-        exchanges: exchange of patches for each network whose tasks share patches.
+        exchanges: amounts that tasks exchange, for each network with patches that several tasks
+            share.
         seconds: duration of the step. The cost of storage assumes that the peak amount of parts is
             stored for this whole time.
     """

@@ -29,7 +29,7 @@ _UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step of a run to plan, as parsed from the command line.
+    """A step of the run that is planned, as parsed from the command line.
 
     Attributes:
         name: name of the step.
@@ -121,8 +121,9 @@ class StepPlan:
         task_size: size of the largest task, voxels, zyx.
         reads: amounts that each loader reads.
         writes: amounts that each saver writes.
-        patches: numbers of patches that each network computes, if tasks do not exchange patches.
-        exchanges: exchange of patches for each network whose tasks share patches.
+        patches: numbers of patches that each network computes without an exchange of patches.
+        exchanges: amounts that tasks exchange, for each network with patches that several tasks
+            share.
         gain: time and cost of the step if tasks exchange patches, and the time that this saves.
         stored: stored (compressed) bytes that all tasks read or write, by the name of the loader or
             saver, extrapolated from the pilot run.

@@ -11,9 +11,9 @@ patches        |------|                              patches that cross a task b
                        |------|
 ```
 
-The amount for the box of a task is a product of three numbers, one per axis. Each number depends
-only on the extent of the box along that axis. Therefore, the tasks of a grid are counted axis by
-axis, not one by one.
+Each amount, such as the number of voxels that a task reads, is a product of three numbers, one per
+axis. Each number depends only on the extent of the task's box along that axis. Therefore, the tasks
+of a grid are counted axis by axis, not one by one.
 """
 
 from __future__ import annotations

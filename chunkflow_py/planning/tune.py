@@ -152,7 +152,7 @@ class Tuning:
 
     Attributes:
         device: device that ran the network, such as ``cpu`` or ``cuda:0``.
-        device_name: model or instruction set of the device.
+        device_name: model of the GPU, or instruction set of the CPU.
         framework: kind of the model: ``pytorch``, ``universal`` or ``identity``.
         memory_bytes: memory that the best candidate may use.
         tolerance: largest error (99.9th percentile) that the best candidate may have.
