@@ -77,8 +77,8 @@ def origins_of(home: RunDirectory, at: Zyx | None = None) -> Iterator[TaskOrigin
 
     Args:
         home: run directory.
-        at: position (zyx, in voxels of the tasks); only tasks whose box contains this position are
-            yielded. ``None`` yields all tasks.
+        at: position (zyx, in voxels at the resolution of the tasks); only tasks whose box contains
+            this position are yielded. ``None`` yields all tasks.
     """
     for step in home.spec.steps:
         owner = home.spec.reused.get(step.name)

@@ -10,7 +10,7 @@ Status, report and dashboard answer these questions with the same code, so that 
 | Which attempts failed in the same way         | `ErrorGroups`: one group per kind and reason |
 | What are the totals over all records          | `StepFacts`: one pass, in constant memory    |
 
-The sums in the ledger need only one read per segment of the ledger. `StepFacts` reads every record,
+To get the sums, one read per segment of the ledger is enough. `StepFacts` reads every record,
 because only records contain boxes, workers and reasons.
 """
 

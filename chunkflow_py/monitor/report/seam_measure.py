@@ -131,7 +131,7 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
 
     Args:
         place: the volume.
-        faces: faces to measure, in voxels of the tasks.
+        faces: faces to measure, with positions in voxels at the resolution of the tasks.
         seed: seed of the random positions of slabs and of the bootstrap samples.
     """
     try:

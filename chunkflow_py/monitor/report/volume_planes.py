@@ -89,8 +89,8 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
 
     Args:
         place: the volume.
-        region: box around all tasks, in voxels of the tasks.
-        point: point inside *region*, in voxels of the tasks.
+        region: box around all tasks, in voxels at the resolution of the tasks.
+        point: point inside *region*, in the same voxels.
     """
     try:
         volume = place.open()
