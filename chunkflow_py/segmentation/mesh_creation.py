@@ -250,7 +250,7 @@ class MeshSaver(OperatorBase):
 
     Attributes:
         url: address of a folder for the files, or of a precomputed volume. The info file of a
-            volume names its folder of meshes.
+            volume names the folder of meshes.
         input_name: name of the chunk of labels.
         format: file format.
         voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
@@ -301,7 +301,7 @@ class MeshSaver(OperatorBase):
 
     @hook
     def create_output(self) -> str | None:
-        """Create the folder of meshes, and write its name to the info file of the volume.
+        """Create the folder of meshes, and write the folder name to the info file of the volume.
 
         Returns:
             The address of the folder if this call has created the folder, else ``None``.

@@ -184,7 +184,7 @@ class SkeletonFragments(Skeletonizer):
 
     Attributes:
         url: address of a folder for the files, or of a precomputed volume. The info file of a
-            volume names its folder of skeletons.
+            volume names the folder of skeletons.
     """
 
     url: str = "."
@@ -210,7 +210,7 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def create_output(self) -> str | None:
-        """Create the folder of skeletons, and write its name to the info file of the volume.
+        """Create the folder of skeletons, and write the folder name to the info file of the volume.
 
         Returns:
             The address of the folder if this call has created the folder, else ``None``.

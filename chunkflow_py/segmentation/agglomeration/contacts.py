@@ -1,10 +1,10 @@
 """Contacts: tables with one row for each pair of touching regions.
 
-An edge is a pair of voxels that share a face; it has an affinity and an index. A row contains the
-sum of the affinities of the edges between the two regions, the number of these edges (count), and
-the lowest index of these edges (tie). The mean affinity of a contact is sum / count. Means are
-compared exactly, by `mean_keys`. If the means of two contacts are equal, the contact with the
-smaller tie is better.
+An edge is a pair of voxels that share a face. Each edge has an affinity and an index. A row
+contains the sum of the affinities of the edges between the two regions, the number of these edges
+(count), and the lowest index of these edges (tie). The mean affinity of a contact is sum / count.
+Means are compared exactly, by `mean_keys`. If the means of two contacts are equal, the contact with
+the smaller tie is better.
 
 Sums of uint8 affinities fit into int64 for volumes of up to 10**16 voxels. Sums of uint16
 affinities fit for volumes of up to 4.6 * 10**13 voxels. `edge_affinities.check_sums` refuses larger

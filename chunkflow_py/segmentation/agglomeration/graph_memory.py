@@ -1,4 +1,4 @@
-"""Estimate the memory for merging the regions of a box, before its contacts are counted.
+"""Estimate the memory for merging the regions of a box, before contacts of regions are counted.
 
 The number of contacts (pairs of touching regions) depends on the imaged cells and the affinities.
 The constants were measured on the FIB-25 volume, with the affinities of the shipped network,

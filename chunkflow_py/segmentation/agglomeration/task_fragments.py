@@ -100,7 +100,7 @@ def fragments_in(
     options: FragmentOptions,
     layout: AffinityLayout = DEFAULT_LAYOUT,
 ) -> tuple[Chunk, ChosenEdges]:
-    """Return the fragments in the box of a task, and the chosen edges of its voxels.
+    """Return the fragments in the box of a task, and the edges that voxels in the box choose.
 
     Args:
         chunk: affinities, (3, z, y, x); must contain `FragmentOptions.required_input` of *box*.

@@ -7,7 +7,7 @@ ids       0  2  2  0 | 0  6  6  6          plus 1: a is 2, b is 6
 ```
 
 A piece is the part of an object in one task. A task makes ids only from voxels in its box, and the
-boxes of tasks do not overlap. Therefore, all ids differ. They are below 2**64 if the volume has
+boxes of tasks do not overlap. Therefore, all ids differ. All ids are below 2**64 if the volume has
 fewer than 2**64 voxels. When the pieces of an object are joined later, the smallest id is that of
 the object's first voxel, for any division into tasks.
 """
