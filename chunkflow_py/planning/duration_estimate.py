@@ -94,7 +94,7 @@ def measured_duration(
         mean_work: mean work of a task, in the same unit as *work*.
         work: function that computes the work of a task from its box, in any unit, such as voxels.
         fleet: numbers of machines and worker processes.
-        stage_of: stage of each operator, by name: ``read``, ``compute`` or ``write``.
+        stage_of: stage of each operator (``read``, ``compute`` or ``write``), by operator name.
     """
     found = [each for each in (_speed(o, work, stage_of) for o in observations) if each is not None]
     if not found:

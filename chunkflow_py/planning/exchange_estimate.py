@@ -101,7 +101,8 @@ class Gain:
         saved_s: seconds of network time that the exchange saves per task, on average.
         transfer_s: seconds to write and read the parts of a task; ``None`` if the speed of the
             store is not known.
-        transfer_bytes: sum of the bytes that a task writes and reads.
+        transfer_bytes: bytes of the parts that a task writes, plus bytes of the parts that it
+            reads.
         bytes_per_s: speed at which a process writes and reads, bytes per second; ``None`` if
             unknown.
         how: text that says where *saved_s* comes from.
@@ -145,8 +146,8 @@ def exchange_of(
         workers: number of worker processes of the run. A single worker is assumed to run the tasks
             in the order of their numbers. Several workers are assumed to use the checkerboard
             order, in which neighbouring tasks do not run at the same time.
-        share: number of tasks divided by number of boxes. It is not 1 if several tasks have the
-            same box (time points), or if some boxes have no task (a mask).
+        share: number of tasks divided by number of boxes. The share is not 1 if several tasks have
+            the same box (time points), or if some boxes have no task (a mask).
     """
     if patches.sharing is None:
         return None
@@ -184,7 +185,7 @@ def network_time(
         observations: measurements of the pilot processes.
         patches: numbers of patches of the networks.
         mean_work: number of input voxels of all patches of a task, as the mean over the tasks.
-        stage_of: stage of each operator, by name: ``read``, ``compute`` or ``write``.
+        stage_of: stage of each operator (``read``, ``compute`` or ``write``), by operator name.
     """
 
     def work_of(box: BoundingBox) -> float:

@@ -1,4 +1,4 @@
-"""Run a few tasks of a pipeline to measure time and memory (a pilot); discard their output.
+"""Run a pilot: a few tasks of a pipeline, to measure time and memory; the output is discarded.
 
 ```
 this process                                  pilot processes (`chunkflow_py.cli.pilot_process`)
@@ -93,8 +93,8 @@ class Observation:
         devices: names of the devices on which the networks ran.
         begun: three numbers for each operator that has started its first task, by operator name:
             the time at which the operator started, the time of its latest progress report, and the
-            share of the task that it had then done. Times are in seconds since the start of the
-            process.
+            share of the task that the operator had done at that time. Times are in seconds since
+            the start of the process.
         traffic: three numbers of bytes for each loader, by loader name. The first is the size of
             the fetched blocks as stored, the second their size after decoding, and the third the
             size of the voxels that tasks requested.
@@ -294,7 +294,7 @@ def pilot_pipeline(
 
 
 def _redirect(saver: VolumeSaver, folder: Path) -> None:
-    """Make *saver* write to a new volume below *folder*, which copies the volume's properties."""
+    """Make *saver* write to a new volume below *folder*, with the same properties as its volume."""
     place = saver.place
     announced = saver.announced.get(volume_name(place))
     spec = announced() if announced is not None else None

@@ -37,7 +37,7 @@ class PlannedStep:
         source: source of the tasks; ``None`` if the pipeline has no source and runs once.
         argv: command line of the pipeline as typed, including the source.
         mip: value of the global option ``--mip``.
-        ahead: value of the global option ``--ahead``.
+        ahead: value of the global option ``--ahead``: number of tasks to prefetch per stage.
     """
 
     name: str
