@@ -30,7 +30,7 @@ BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
 
 class Metrics:
-    """The Prometheus metrics of one worker, which other threads may read at any time.
+    """The Prometheus metrics of one worker; other threads may read the metrics at any time.
 
     Args:
         run: address of the run, which must not contain secrets.

@@ -10,8 +10,8 @@
 ```
 
 The images show the box around all tasks, at the finest level at which the box has at most SIDE
-voxels along each axis. If no level is coarse enough, they show a window of SIDE voxels around the
-point. Each plane is read separately, one voxel thick.
+voxels along each axis. If no level is coarse enough, the images show a window of SIDE voxels around
+the point. Each plane is read separately, one voxel thick.
 """
 
 from __future__ import annotations
