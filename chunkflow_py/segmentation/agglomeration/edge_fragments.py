@@ -46,7 +46,7 @@ class ChosenEdges(NamedTuple):
 
 @dataclass(frozen=True)
 class FragmentRule:
-    """The rule by which voxels choose edges.
+    """The rule by which each voxel chooses edges, which join the voxel to neighbours.
 
     Attributes:
         method: ``affinity`` or ``distance``; see the docstring of the module.

@@ -182,7 +182,7 @@ class GraphSettings:
 
 
 class GraphStore:
-    """Reads and writes the objects of a graph.
+    """Reads and writes the stored objects of a graph.
 
     Args:
         store: store of the graph.

@@ -37,7 +37,7 @@ the smallest tie first:
 |---------------|---------|--------------------------------------------------------------------|
 | kept          | uint64  | id of the region that keeps its id, the smaller one                |
 | lost          | uint64  | id of the region that is merged into the kept one                  |
-| sum, count, mean, tie   | as for edges, of the contact of the two regions before the merge   |
+| sum, count, mean, tie   | of the contact before the merge; see the columns of edges          |
 
 The id of a region is the smallest id of its fragments. All merges of the hierarchy are exported.
 The merges up to a threshold are the first rows: those with

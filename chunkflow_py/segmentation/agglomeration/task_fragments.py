@@ -168,7 +168,8 @@ def contacts_in(
 
     Raises:
         GeometryError: the margin of one voxel is missing.
-        ChunkError: the two volumes have different bounds, or are not fragments and affinities.
+        ChunkError: the two chunks come from volumes with different bounds, or do not contain
+            fragments and affinities.
     """
     domain = fragments.domain
     if affinity.domain != domain:
