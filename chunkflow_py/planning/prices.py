@@ -232,7 +232,8 @@ def exchange_cost(
 
     Args:
         prices: price table.
-        protocol: protocol of the store of the parts; nothing is charged for stores without prices.
+        protocol: protocol of the store of the parts (pieces of patches that tasks exchange);
+            nothing is charged for stores without prices.
         exchanges: amounts that tasks exchange, for each network with patches that several tasks
             share.
         seconds: duration of the step. The cost of storage assumes that the peak amount of parts is

@@ -116,8 +116,8 @@ def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         First, a dictionary of the properties that need no forward pass. Among its keys are
         ``memory_bytes`` (total memory of the device), ``idle_bytes`` (memory of this process
         without the network) and ``divisor`` (each patch size must be a multiple of this number of
-        voxels). Second, a dictionary with the key ``whole_patch``: names of the operators that make
-        each output voxel depend on the whole patch.
+        voxels). Second, a dictionary with the key ``whole_patch``: names of the PyTorch operators
+        that make each output voxel depend on the whole patch.
     """
     device = device_of(request["network"]["device"])
     idle_bytes = 0 if device.type == "cuda" else _peak_memory(device, 0)
