@@ -7,7 +7,7 @@ Status, report and dashboard answer these questions with the same code, so that 
 | How far has a step come, and when will it end | `StepStatus`, from the sums in the ledger    |
 | Is the run complete                           | `run_state`                                  |
 | Which tasks failed, and why                   | `failed_tasks` and `failing_tasks`           |
-| Which attempts failed in the same way         | `ErrorGroups`: one group per kind and reason |
+| Which attempts failed in the same way         | `ErrorGroups`, by kind and reason of failure |
 | What are the totals over all records          | `StepFacts`: one pass, in constant memory    |
 
 To get the sums, one read per segment of the ledger is enough. `StepFacts` reads every record,
@@ -348,7 +348,7 @@ class StepFacts(Totals):
         skip_reasons: number of skipped tasks, by the reason for skipping.
         slowest: seconds and box of the slowest tasks, the slowest first.
         untimed: number of failed attempts of unknown duration.
-        errors: failed attempts, grouped by kind and reason.
+        errors: failed attempts, grouped by the kind and the reason of the failure.
         failed: some of the tasks that were given up, in the order of the ledger.
     """
 

@@ -272,7 +272,7 @@ def _step_parts(step: StepStatus) -> Iterator[str]:
 
 
 def _task_lines(task: FailedTask) -> Iterator[str]:
-    """Yield the lines about a failed task: its reason, then each attempt with its traceback."""
+    """Yield the lines about a failed task: reason of the failure, then attempts with tracebacks."""
     if task.reason is None:
         yield f"  to be tried again {task.stage} {task.box}"
     else:

@@ -282,7 +282,7 @@ class Metrics:
 
 
 def _private(page: Any) -> Any:
-    """Return a WSGI application that calls *page*, another one, only for loopback host names."""
+    """Return a WSGI application that calls the application *page* only for loopback host names."""
 
     def answer(environ: dict[str, Any], start: Any) -> Any:
         if asks_loopback(environ.get("HTTP_HOST", "")):

@@ -238,6 +238,6 @@ class TaskHistory:
         }
 
     def coverage(self) -> tuple[int, int]:
-        """Return the number of tasks whose records have been read, and that of all ended tasks."""
+        """Return two numbers of tasks: those whose records have been read, and all ended tasks."""
         ended = int(np.isin(self._states.codes, _ENDED).sum())
         return int(self._known().sum()), ended

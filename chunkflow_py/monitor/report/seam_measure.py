@@ -88,7 +88,7 @@ class Seam:
     Attributes:
         axis: ``z``, ``y`` or ``x``.
         faces: number of faces that were read.
-        across: mean step across a face.
+        across: mean step (difference between two neighbouring voxels) across a face.
         inside: mean step between neighbouring voxels inside a task.
         low: lower end of the range that contains `ratio` for 95 % of the bootstrap samples;
             ``None`` if only one face was read.
@@ -294,7 +294,7 @@ def _key(region: Region) -> tuple[int | None, ...]:
 
 
 def _face(plan: Plan, axis: int, pair: tuple[int, int]) -> Iterator[Face]:
-    """Yield the face of two neighbours; nothing if there is a gap or an overlap of odd size."""
+    """Yield the face of two neighbours; nothing if they have a gap, or an overlap of odd size."""
     lower, upper = (plan.region(number) for number in pair)
     stop, start = lower.bbox.stop[axis], upper.bbox.start[axis]
     if start > stop or (stop + start) % 2:
