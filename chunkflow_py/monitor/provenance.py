@@ -35,7 +35,7 @@ _AT_ONCE = 10_000  # records of tasks whose workers are looked up together
 
 @dataclass(frozen=True)
 class TaskOrigin:
-    """The record of a task, and the record of the worker that wrote it.
+    """The record of a task, and the record about the worker that ran the task.
 
     Attributes:
         step: name of the step.
@@ -77,8 +77,8 @@ def origins_of(home: RunDirectory, at: Zyx | None = None) -> Iterator[TaskOrigin
 
     Args:
         home: run directory.
-        at: position (zyx, in voxels of the tasks); only tasks whose box contains this position are
-            yielded. ``None`` yields all tasks.
+        at: position (zyx, in voxels at the resolution of the tasks); only tasks whose box contains
+            this position are yielded. ``None`` yields all tasks.
     """
     for step in home.spec.steps:
         owner = home.spec.reused.get(step.name)

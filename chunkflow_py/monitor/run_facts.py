@@ -7,10 +7,10 @@ Status, report and dashboard answer these questions with the same code, so that 
 | How far has a step come, and when will it end | `StepStatus`, from the sums in the ledger    |
 | Is the run complete                           | `run_state`                                  |
 | Which tasks failed, and why                   | `failed_tasks` and `failing_tasks`           |
-| Which attempts failed in the same way         | `ErrorGroups`: one group per kind and reason |
+| Which attempts failed in the same way         | `ErrorGroups`, by kind and reason of failure |
 | What are the totals over all records          | `StepFacts`: one pass, in constant memory    |
 
-The sums in the ledger need only one read per segment of the ledger. `StepFacts` reads every record,
+To get the sums, one read per segment of the ledger is enough. `StepFacts` reads every record,
 because only records contain boxes, workers and reasons.
 """
 
@@ -122,10 +122,11 @@ def cause_text(causes: Mapping[str, int], failures: int) -> str:
 
 
 def patch_texts(patches: Mapping[str, int]) -> Iterator[str]:
-    """Yield phrases about the patches of a step and their exchange; none if nothing was counted.
+    """Yield phrases about the patches of a step and the exchange of patches.
 
     Args:
-        patches: counts by name, see `chunkflow_py.run.ledger.ledger_record.PATCH_COUNTS`.
+        patches: counts by name, see `chunkflow_py.run.ledger.ledger_record.PATCH_COUNTS`; if the
+            dictionary is empty, no phrase is yielded.
     """
     if not patches:
         return
@@ -151,7 +152,7 @@ class FailedTask:
 
     Attributes:
         stage: name of the step that the task belongs to.
-        number: number of the task in the plan.
+        number: number of the task in the plan of the step.
         box: text of the task's box.
         reason: reason why the task was given up; ``None`` if the task will be tried again.
         attempts: failed attempts, the oldest first; empty if attempts were not requested.
@@ -227,7 +228,7 @@ class ErrorGroup:
 
 
 class ErrorGroups:
-    """Failed attempts, grouped by kind and reason.
+    """Failed attempts, grouped by the kind and the reason of the failure.
 
     Two reasons belong to one group if they differ only in numbers and in the box of the task. Once
     there are `REASONS` groups, attempts with new reasons are counted in one additional group for
@@ -341,13 +342,13 @@ class StepFacts(Totals):
         missing_boxes: boxes of some of the tasks that have read missing blocks.
         over_time: number of voxels in done tasks, by the time at which the tasks ended.
         workers: work that each worker has recorded, by the name of the worker.
-        attempts: number of tasks that each worker has recorded, by the id of the worker; see
-            `chunkflow_py.run.worker_records`.
+        attempts: number of tasks that each worker has recorded. The key is the id of the worker,
+            with which the names of its attempts begin; see `chunkflow_py.run.worker_records`.
         profiles: number of tasks by compute profile (backend, device, threads and precision).
         skip_reasons: number of skipped tasks, by the reason for skipping.
         slowest: seconds and box of the slowest tasks, the slowest first.
         untimed: number of failed attempts of unknown duration.
-        errors: failed attempts, grouped by kind and reason.
+        errors: failed attempts, grouped by the kind and the reason of the failure.
         failed: some of the tasks that were given up, in the order of the ledger.
     """
 

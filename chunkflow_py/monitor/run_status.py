@@ -272,7 +272,7 @@ def _step_parts(step: StepStatus) -> Iterator[str]:
 
 
 def _task_lines(task: FailedTask) -> Iterator[str]:
-    """Yield the lines about a failed task: its reason, then each attempt with its traceback."""
+    """Yield the lines about a failed task: reason of the failure, then attempts with tracebacks."""
     if task.reason is None:
         yield f"  to be tried again {task.stage} {task.box}"
     else:
@@ -286,7 +286,7 @@ def _task_lines(task: FailedTask) -> Iterator[str]:
 
 
 def _failed_attempts(totals: Totals) -> str:
-    """Return the causes of the failed attempts and their seconds, in parentheses."""
+    """Return the causes of the failed attempts and the lost seconds as text in parentheses."""
     causes = cause_text(totals.causes, totals.failures) if totals.causes else ""
     seconds = f"{totals.failed_s:.3g} s" if totals.failed_s else ""
     inside = "; ".join(filter(None, (causes, seconds)))

@@ -34,7 +34,7 @@ class RunVolume:
         operator: name of the operator that reads or writes the volume.
         address: address at which the volume is opened.
         mip: resolution level of the volume.
-        shrink: extent of a voxel of the volume, in voxels of the tasks, zyx.
+        shrink: extent of a voxel of the volume, zyx, in voxels at the resolution of the tasks.
     """
 
     role: str

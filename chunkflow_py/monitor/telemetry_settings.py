@@ -55,7 +55,8 @@ def telemetry_is_on(environment: Mapping[str, str] = os.environ) -> bool:
 def exports(signal: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether to export a signal, ``traces`` or ``metrics``.
 
-    A signal is exported if it has an endpoint, unless its exporter is ``none``.
+    A signal is exported if the variables set an endpoint, for all signals or for this one, and do
+    not set the exporter of this signal to ``none``.
     """
     name = signal.upper()
     if (environment.get(f"OTEL_{name}_EXPORTER") or "otlp").strip().lower() == "none":

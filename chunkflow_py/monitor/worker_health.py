@@ -5,6 +5,8 @@
 200 between steps    no supervisor runs, for example while a worker of a pool waits for a run
 503 stalled …        the supervisor has not called `tick`; the worker should be restarted
 ```
+
+A supervisor is the part of a worker that controls the tasks of one step.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ STALLED_S = 120.0  # a supervisor ticks several times a second
 class WorkerHealth:
     """Stores when a supervisor last called `tick`; other threads may read this time.
 
-    A supervisor is the part of a worker that runs the tasks of one step.
+    A supervisor is the part of a worker that controls the tasks of one step.
 
     Args:
         clock: function that returns seconds.
@@ -50,7 +52,11 @@ class WorkerHealth:
         return "503 Service Unavailable", f"stalled: no response for {silent_s:.0f} s"
 
     def served_with(self, page: Any) -> Any:
-        """Return a WSGI application that answers ``/health``, and serves *page* for other paths."""
+        """Return a WSGI application that answers ``/health``, and calls *page* for other paths.
+
+        Args:
+            page: WSGI application.
+        """
 
         def answer(environ: dict[str, Any], start: Any) -> Any:
             if environ.get("PATH_INFO") != "/health":

@@ -30,7 +30,7 @@ BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
 
 class Metrics:
-    """The Prometheus metrics of one worker, which other threads may read at any time.
+    """The Prometheus metrics of one worker; other threads may read the metrics at any time.
 
     Args:
         run: address of the run, which must not contain secrets.
@@ -164,7 +164,7 @@ class Metrics:
         self._info.info(values)
 
     def stage_started(self, stage: str, tasks: int) -> None:
-        """Start to count the tasks of a step, given its name and its number of tasks."""
+        """Start to count the tasks of a step; *stage* is its name, *tasks* its number of tasks."""
         self._stage = stage
         self._planned.labels(stage).set(tasks)
         for outcome in ("done", "skipped", "given up"):
@@ -223,7 +223,12 @@ class Metrics:
             self._count(process)
 
     def gpus(self, found: Iterable[tuple[str, float | None, int]]) -> None:
-        """Set the metrics of GPUs: for each GPU, its number, its busy share and its used bytes."""
+        """Set the metrics of GPUs.
+
+        Args:
+            found: for each GPU: its number, the share of time in which it is busy (``None`` if
+                unknown), and its used memory in bytes.
+        """
         for number, busy, used in found:
             self._busy.labels(number).set(math.nan if busy is None else busy)
             self._gpu_memory.labels(number).set(used)
@@ -277,7 +282,7 @@ class Metrics:
 
 
 def _private(page: Any) -> Any:
-    """Return a WSGI application that serves *page* only for requests to a loopback host name."""
+    """Return a WSGI application that calls the application *page* only for loopback host names."""
 
     def answer(environ: dict[str, Any], start: Any) -> Any:
         if asks_loopback(environ.get("HTTP_HOST", "")):

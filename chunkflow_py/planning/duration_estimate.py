@@ -94,7 +94,7 @@ def measured_duration(
         mean_work: mean work of a task, in the same unit as *work*.
         work: function that computes the work of a task from its box, in any unit, such as voxels.
         fleet: numbers of machines and worker processes.
-        stage_of: stage of each operator, by name: ``read``, ``compute`` or ``write``.
+        stage_of: stage of each operator (``read``, ``compute`` or ``write``), by operator name.
     """
     found = [each for each in (_speed(o, work, stage_of) for o in observations) if each is not None]
     if not found:
@@ -167,7 +167,8 @@ def mean_work(
 
     Args:
         boxes: boxes of the tasks; ``None`` for a single task without a box (its work is 1).
-        measures: functions that measure the box of a task (see `total`), each with its weight.
+        measures: pairs of a function and a weight. The function returns three numbers for the box
+            of a task, one per axis; their product is the measure of the box.
     """
     if not boxes:
         return 1.0

@@ -43,12 +43,13 @@ class Exchange:
 
     Attributes:
         operator: label of the inference operator.
-        computed: number of patches that all tasks together compute, each patch once.
+        computed: number of patches that all tasks together compute; no patch is computed twice.
         ideal: number of patches that a single task for the whole volume would compute.
         written_bytes: bytes of the parts that all tasks write. All tasks read as many bytes.
         task_bytes: bytes of the parts that a task writes on average. A task reads as many bytes.
         voxel_bytes: bytes of parts that are written for each output voxel.
-        objects: number of objects that all tasks write. Each object is read once.
+        objects: number of objects (files) that all tasks write to the store. Each object is read
+            once.
         task_objects: number of objects that a task writes on average.
         lists: number of list requests to the store, of all tasks together.
         peak_bytes: largest number of bytes of parts that are stored at the same time. This includes
@@ -100,8 +101,10 @@ class Gain:
         saved_s: seconds of network time that the exchange saves per task, on average.
         transfer_s: seconds to write and read the parts of a task; ``None`` if the speed of the
             store is not known.
-        transfer_bytes: sum of the bytes that a task writes and reads.
-        bytes_per_s: speed at which a process writes and reads, bytes per second, if known.
+        transfer_bytes: bytes of the parts that a task writes, plus bytes of the parts that it
+            reads.
+        bytes_per_s: speed at which a process writes and reads, bytes per second; ``None`` if
+            unknown.
         how: text that says where *saved_s* comes from.
         duration: duration of the step. It does not include the transfers if *transfer_s* is not
             known.
@@ -143,8 +146,8 @@ def exchange_of(
         workers: number of worker processes of the run. A single worker is assumed to run the tasks
             in the order of their numbers. Several workers are assumed to use the checkerboard
             order, in which neighbouring tasks do not run at the same time.
-        share: number of tasks divided by number of boxes. It is not 1 if several tasks have the
-            same box (time points), or if some boxes have no task (a mask).
+        share: number of tasks divided by number of boxes. The share is not 1 if several tasks have
+            the same box (time points), or if some boxes have no task (a mask).
     """
     if patches.sharing is None:
         return None
@@ -182,7 +185,7 @@ def network_time(
         observations: measurements of the pilot processes.
         patches: numbers of patches of the networks.
         mean_work: number of input voxels of all patches of a task, as the mean over the tasks.
-        stage_of: stage of each operator, by name: ``read``, ``compute`` or ``write``.
+        stage_of: stage of each operator (``read``, ``compute`` or ``write``), by operator name.
     """
 
     def work_of(box: BoundingBox) -> float:
@@ -215,7 +218,7 @@ def store_speed(
     reads: Sequence[Transfer],
     writes: Sequence[Transfer],
 ) -> float | None:
-    """Return the speed at which a pilot process reads and writes, bytes per second, if known.
+    """Return the bytes per second that a pilot process reads and writes; ``None`` if unknown.
 
     Parts are assumed to be stored in the same kind of store as the output. A pilot writes to a
     local folder. Therefore, the speed of a cloud store is known only if the pilot reads from
@@ -271,12 +274,13 @@ def gain_of(
     """Return the duration of a step with the exchange of patches, and the time saved.
 
     Args:
-        exchanges: exchange of patches for each network whose tasks share patches.
+        exchanges: amounts that tasks exchange, for each network with patches that several tasks
+            share.
         patches: numbers of patches that each network computes without an exchange.
         network: time of the networks without an exchange.
         duration: duration of the step without an exchange.
         fleet: numbers of machines and worker processes.
-        bytes_per_s: speed at which a process writes and reads, if known.
+        bytes_per_s: speed at which a process writes and reads; ``None`` if unknown.
     """
     every = sum(each.computed * each.input_voxels for each in patches)
     once = {each.operator: each.computed for each in exchanges}
@@ -298,9 +302,9 @@ def exchange_if_it_pays(
 ) -> Callable[[BoxGrid], Exchange | None]:
     """Return a function that estimates the exchange of patches for another task size.
 
-    The function returns ``None`` if the exchange does not pay at that size. The exchange pays there
-    if writing and reading the parts takes no longer than the network time that the exchange saves
-    at the present size.
+    The function returns ``None`` if the exchange does not pay at that size. The exchange pays at
+    that size if writing and reading the parts takes no longer than the network time that the
+    exchange saves at the present size.
 
     Args:
         gain: gain at the present task size.

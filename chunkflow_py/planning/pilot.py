@@ -1,4 +1,4 @@
-"""Run a few tasks of a pipeline to measure time and memory (a pilot); discard their output.
+"""Run a pilot: a few tasks of a pipeline, to measure time and memory; the output is discarded.
 
 ```
 this process                                  pilot processes (`chunkflow_py.cli.pilot_process`)
@@ -93,12 +93,12 @@ class Observation:
         devices: names of the devices on which the networks ran.
         begun: three numbers for each operator that has started its first task, by operator name:
             the time at which the operator started, the time of its latest progress report, and the
-            share of the task that it had then done. Times are in seconds since the start of the
-            process.
+            share of the task that the operator had done at that time. Times are in seconds since
+            the start of the process.
         traffic: three numbers of bytes for each loader, by loader name. The first is the size of
             the fetched blocks as stored, the second their size after decoding, and the third the
             size of the voxels that tasks requested.
-        failure: message of the error that ended the process, if any.
+        failure: message of the error that ended the process; ``None`` without an error.
         is_refused: whether the pipeline was refused before its first task, for example because it
             needs too much memory.
         is_whole: whether the process measured enough tasks.
@@ -241,8 +241,8 @@ def _started(
 def operators_left_out(operators: Sequence[Operator]) -> list[str]:
     """Return the names of the operators that a pilot run leaves out.
 
-    A pilot leaves out operators whose output cannot be redirected to a temporary folder, and the
-    operators ``skip-task-…``, because they skip tasks that are already complete.
+    A pilot leaves out operators whose output cannot be redirected to a temporary folder. It also
+    leaves out the operators ``skip-task-…``, which skip tasks that are already complete.
     """
     return [stage.name for stage in operators if not _is_in_pilot(stage)]
 
@@ -268,7 +268,7 @@ def pilot_pipeline(
         source: source of the tasks; ``None`` if the pipeline has no source and runs once.
         numbers: numbers of the tasks to run, in the plan of the source.
         scratch: an empty folder for the output.
-        ahead: number of tasks to prefetch per stage, as for `Pipeline`.
+        ahead: number of tasks to prefetch per stage (default: the default of `Pipeline`).
         listener: object that receives the events of the pipeline.
 
     Raises:
@@ -294,7 +294,7 @@ def pilot_pipeline(
 
 
 def _redirect(saver: VolumeSaver, folder: Path) -> None:
-    """Make *saver* write to a new volume below *folder*, with the properties of its own volume."""
+    """Make *saver* write to a new volume below *folder*, with the same properties as its volume."""
     place = saver.place
     announced = saver.announced.get(volume_name(place))
     spec = announced() if announced is not None else None

@@ -177,13 +177,13 @@ def cost_of(
 
     Args:
         prices: price table, used for requests and storage.
-        hour: price of a machine, dollars per hour, if known.
-        machine_hours: working hours of all machines together, if known.
+        hour: price of a machine, dollars per hour; ``None`` if unknown.
+        machine_hours: working hours of all machines together; ``None`` if unknown.
         tasks: number of tasks.
         reads: amounts that loaders read from volumes.
         writes: amounts that savers write to volumes.
         stored: stored (compressed) bytes that each loader or saver reads or writes, by operator
-            name, if known.
+            name. Operators for which this number is unknown are left out.
         read_price: price of reading a gigabyte from a store that is not a file system.
         months: number of months for which the output is stored.
     """
@@ -232,8 +232,10 @@ def exchange_cost(
 
     Args:
         prices: price table.
-        protocol: protocol of the store of the parts; nothing is charged for stores without prices.
-        exchanges: exchange of patches for each network whose tasks share patches.
+        protocol: protocol of the store of the parts (pieces of patches that tasks exchange);
+            nothing is charged for stores without prices.
+        exchanges: amounts that tasks exchange, for each network with patches that several tasks
+            share.
         seconds: duration of the step. The cost of storage assumes that the peak amount of parts is
             stored for this whole time.
     """

@@ -91,7 +91,7 @@ def vcpu_use(instance: Instance | None, fleet: Fleet, quota: int | None) -> Quot
 
 
 def message_use(fleet: Fleet, window: int, task_s: float | None) -> QuotaUse:
-    """Return the number of messages that are received but not yet deleted at the same time.
+    """Return the greatest number of messages received but not yet deleted, with its quota.
 
     Args:
         fleet: numbers of machines and worker processes.
@@ -106,7 +106,7 @@ def message_use(fleet: Fleet, window: int, task_s: float | None) -> QuotaUse:
 def rate_uses(
     reads: Sequence[Transfer], writes: Sequence[Transfer], seconds: float
 ) -> list[QuotaUse]:
-    """Return the mean rate of requests to each volume in a cloud.
+    """Return the mean rate of requests to each volume in a cloud, with the quota of the store.
 
     Args:
         reads: amounts that loaders read from volumes.

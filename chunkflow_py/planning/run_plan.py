@@ -29,7 +29,7 @@ _UNITS = ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step of a run to plan, as parsed from the command line.
+    """A step of the run that is planned, as parsed from the command line.
 
     Attributes:
         name: name of the step.
@@ -37,7 +37,7 @@ class PlannedStep:
         source: source of the tasks; ``None`` if the pipeline has no source and runs once.
         argv: command line of the pipeline as typed, including the source.
         mip: value of the global option ``--mip``.
-        ahead: value of the global option ``--ahead``.
+        ahead: value of the global option ``--ahead``: number of tasks to prefetch per stage.
     """
 
     name: str
@@ -57,8 +57,8 @@ class PlanSettings:
             pilot run.
         pilot_s: time limit of the pilot run of a step, seconds.
         fleet: numbers of machines and worker processes.
-        memory_bytes: memory of a machine in bytes (default: memory of *instance*, else available
-            memory of this machine).
+        memory_bytes: memory of a machine in bytes (default: memory of *instance*; without
+            *instance*, available memory of this machine).
         instance: machine type, such as ``g5.xlarge``, that determines price and memory.
         price: price of a machine, dollars per hour (default: the price of *instance*).
         price_file: path of a price table (default: the table of this package).
@@ -121,9 +121,10 @@ class StepPlan:
         task_size: size of the largest task, voxels, zyx.
         reads: amounts that each loader reads.
         writes: amounts that each saver writes.
-        patches: numbers of patches that each network computes, if tasks do not exchange patches.
-        exchanges: exchange of patches for each network whose tasks share patches.
-        gain: time and cost of the step if tasks exchange patches.
+        patches: numbers of patches that each network computes without an exchange of patches.
+        exchanges: amounts that tasks exchange, for each network with patches that several tasks
+            share.
+        gain: time and cost of the step if tasks exchange patches, and the time that this saves.
         stored: stored (compressed) bytes that all tasks read or write, by the name of the loader or
             saver, extrapolated from the pilot run.
         memory: peak memory of a worker process.
@@ -131,7 +132,8 @@ class StepPlan:
         hours: the duration multiplied by the number of machines, in hours.
         cost: cost without an exchange, at the on-demand price or the price that the user gives.
         spot: cost without an exchange, at the spot price.
-        quotas: amounts that all workers need simultaneously, with the quotas of services.
+        quotas: amounts that all workers need simultaneously, such as messages in flight, each with
+            the quota of the service.
         suggestion: task size with less work or memory; ``None`` if the present size is as good.
         problems: reasons why the step cannot run, each with a remedy.
         notes: other remarks, which do not prevent the step from running.
@@ -165,8 +167,8 @@ class RunPlan:
         stages: plans of the steps, in order.
         fleet: numbers of machines and worker processes.
         prices: price table from which the costs are computed.
-        instance: machine type, if the user gives one.
-        price: price of a machine, dollars per hour, if the user gives one.
+        instance: machine type; ``None`` if the user gives none.
+        price: price of a machine, dollars per hour; ``None`` if the user gives none.
     """
 
     stages: list[StepPlan]

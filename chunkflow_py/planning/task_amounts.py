@@ -11,9 +11,9 @@ patches        |------|                              patches that cross a task b
                        |------|
 ```
 
-The amount for the box of a task is a product of three numbers, one per axis. Each number depends
-only on the extent of the box along that axis. Therefore, the tasks of a grid are counted axis by
-axis, not one by one.
+Each amount, such as the number of voxels that a task reads, is a product of three numbers, one per
+axis. Each number depends only on the extent of the task's box along that axis. Therefore, the tasks
+of a grid are counted axis by axis, not one by one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Transfer:
             blocks that several tasks read.
         unit: block size (reads) or write unit (writes), voxels, zyx; ``None`` for volumes without
             blocks.
-        unit_is_fixed: whether the volume or an option sets the unit; otherwise the unit is chosen
+        unit_is_fixed: whether the volume or an option sets the unit; if false, the unit is chosen
             to fit the tasks.
     """
 
@@ -88,7 +88,10 @@ class Transfer:
     unit_is_fixed: bool = False
 
     def times(self, share: float) -> Transfer:
-        """Return a copy in which all bytes and requests are multiplied by *share*."""
+        """Return a copy with the amounts of all tasks multiplied by *share*.
+
+        These amounts are `total_bytes`, `volume_bytes`, `block_bytes` and `requests`.
+        """
         blocks = self.block_bytes
         return replace(
             self,
@@ -126,8 +129,8 @@ class Patches:
         output_voxels: number of voxels of the part of the volume that tasks cover.
         patch_size: size of an output patch, voxels, zyx.
         part_voxel_bytes: bytes of one voxel in the exchange of patches, with all channels.
-        part_bytes: largest number of bytes that a task in the middle of the plan stores for other
-            tasks.
+        part_bytes: upper limit of the total bytes that a task in the middle of the plan stores for
+            other tasks.
         sharing: function that returns, for a grid of tasks, the patches that these tasks share;
             ``None`` if tasks do not exchange patches.
         no_exchange: reason why tasks do not exchange patches, or why the exchange is not estimated;
@@ -197,7 +200,7 @@ def reads_of(pipeline: Pipeline) -> list[Transfer]:
 
 
 def writes_of(pipeline: Pipeline) -> list[Transfer]:
-    """Return the amounts that savers of a checked pipeline write, as far as known in advance."""
+    """Return the amounts that savers of a checked pipeline write, if known before the tasks run."""
     found = (_written(stage, pipeline.outlines[stage.name]) for stage in pipeline.operators)
     return [transfer for transfer in found if transfer is not None]
 
@@ -209,7 +212,7 @@ def patches_of(pipeline: Pipeline) -> list[Patches]:
 
 
 def domain_of(pipeline: Pipeline) -> BoundingBox | None:
-    """Return the bounds of the volume that the first loader reads, if known."""
+    """Return the bounds of the volume that the first loader reads; ``None`` if unknown."""
     for stage in pipeline.operators:
         if stage.hooks.declares("bounds"):
             try:

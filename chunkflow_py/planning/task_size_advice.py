@@ -1,4 +1,4 @@
-"""Find a better task size for a pipeline: one that fits, and needs less work or less memory."""
+"""Find a better task size for a pipeline: one that fits in memory and needs less work or memory."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ class Suggestion:
         instead_of: mean number of voxels that the network computes per output voxel at the present
             task size, without an exchange of patches.
         memory_bytes: memory that a process needs at the suggested task size.
-        exchanged_bytes: bytes of parts that tasks write to the exchange per output voxel. Tasks
-            read as many bytes. ``None`` if the suggestion is for tasks without an exchange.
+        exchanged_bytes: bytes that tasks write for other tasks per output voxel, in the exchange of
+            patches. Tasks read as many bytes. ``None`` if the suggestion is for tasks without an
+            exchange.
     """
 
     size: Zyx

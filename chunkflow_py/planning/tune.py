@@ -152,7 +152,7 @@ class Tuning:
 
     Attributes:
         device: device that ran the network, such as ``cpu`` or ``cuda:0``.
-        device_name: model or instruction set of the device.
+        device_name: model of the GPU, or instruction set of the CPU.
         framework: kind of the model: ``pytorch``, ``universal`` or ``identity``.
         memory_bytes: memory that the best candidate may use.
         tolerance: largest error (99.9th percentile) that the best candidate may have.
@@ -214,12 +214,13 @@ def tune(
     Args:
         network: arguments of `create_backend` that describe the network and its device.
         input_patch_size: patch size that the network was trained with, voxels, zyx (default:
-            `PATCH_SIZE`). It is required if an operator of the network depends on the whole patch.
+            `PATCH_SIZE`). It is required if the network contains a PyTorch operator whose result
+            depends on the whole patch.
         output_patch_size: size of the central part of the network's output that is used, voxels,
             zyx (default: the whole output). Other patch sizes are tried with the same margin
             between input and output patch.
-        output_patch_overlap: overlap of neighbouring output patches, voxels, zyx (default: as for
-            `PatchGeometry.of`).
+        output_patch_overlap: overlap of neighbouring output patches, voxels, zyx (default: the
+            default of `PatchGeometry.of`).
         memory_bytes: memory that the best candidate may use (default: all memory of the machine,
             container or GPU).
         tolerance: largest error that the best candidate may have (99.9th percentile, in units of

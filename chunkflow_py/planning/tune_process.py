@@ -75,7 +75,7 @@ _REDUCTIONS = {"mean", "sum", "std", "var", "var_mean", "std_mean", "amax", "ami
 
 
 class WholePatchOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode of PyTorch that records operators whose result depends on the whole patch.
+    """A mode of PyTorch that records PyTorch operators whose result depends on the whole patch.
 
     A forward pass in this mode finds such operators in modules, in functions called by model code,
     in TorchScript and in exported programs.
@@ -116,8 +116,8 @@ def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
         First, a dictionary of the properties that need no forward pass. Among its keys are
         ``memory_bytes`` (total memory of the device), ``idle_bytes`` (memory of this process
         without the network) and ``divisor`` (each patch size must be a multiple of this number of
-        voxels). Second, a dictionary with the key ``whole_patch``: names of the operators that make
-        each output voxel depend on the whole patch.
+        voxels). Second, a dictionary with the key ``whole_patch``: names of the PyTorch operators
+        that make each output voxel depend on the whole patch.
     """
     device = device_of(request["network"]["device"])
     idle_bytes = 0 if device.type == "cuda" else _peak_memory(device, 0)
@@ -186,7 +186,7 @@ def _backend(request: dict[str, Any]) -> Backend:
 
 
 def _patches(request: dict[str, Any], count: int) -> torch.Tensor:
-    """Return float32 patches of shape (count, c, z, y, x), cut from an image or synthetic."""
+    """Return float32 patches, (count, c, z, y, x), cut from an image or made of synthetic data."""
     size = tuple(request["candidate"]["input_patch_size"])
     channels = request["network"]["num_input_channels"]
     if request["image"] is None:  # a larger count begins with the same patches

@@ -462,7 +462,7 @@ class Evaluator(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse a single JSON file for several tasks, and stored tables of tasks that overlap."""
+        """Refuse to write one JSON file for several tasks, or tables of tasks that overlap."""
         count = outline.task_count
         if self.json and self.json.endswith(".json") and count > 1:
             msg = (

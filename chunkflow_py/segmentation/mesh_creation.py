@@ -80,7 +80,7 @@ def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
 
 
 def lacks_overlap(chunk: Chunk, box: BoundingBox) -> bool:
-    """Return whether *chunk* ends with *box* along an axis, although the volume continues there."""
+    """Return whether *chunk* ends where *box* ends along an axis, although the volume continues."""
     return not chunk.bbox.contains(box.grow((0, 0, 0), ONE).intersection(chunk.domain))
 
 
@@ -92,9 +92,9 @@ def cells_of(chunk: Chunk, box: BoundingBox) -> tuple[NDArray[Any], Zyx]:
         box: box of the task, inside the chunk.
 
     Returns:
-        Labels (z, y, x), and the voxel offset of this array, zyx. The array contains *box* and, if
-        the chunk contains it, the next layer of voxels after *box* along each axis. A layer of
-        zeros is added at each face of *box* that is a face of the volume.
+        Labels (z, y, x), and the voxel offset of this array, zyx. The array contains *box* and the
+        next layer of voxels after *box* along each axis, if this layer lies in the chunk. A layer
+        of zeros is added at each face of *box* that is a face of the volume.
     """
     have = box.grow((0, 0, 0), ONE).intersection(chunk.bbox)
     before = [int(a == d) for a, d in zip(have.start, chunk.domain.start, strict=True)]
@@ -210,8 +210,7 @@ class Surfaces:
         """Return the simplified surface of an object; can be called once for each object.
 
         Afterwards, the memory of the object is freed. A closed surface that would lose more than
-        half of its volume is simplified less, because otherwise the smallest objects would become
-        flat.
+        half of its volume is simplified less, so that the smallest objects do not become flat.
 
         Args:
             label: label of the object.
@@ -251,7 +250,7 @@ class MeshSaver(OperatorBase):
 
     Attributes:
         url: address of a folder for the files, or of a precomputed volume. The info file of a
-            volume names its folder of meshes.
+            volume names the folder of meshes.
         input_name: name of the chunk of labels.
         format: file format.
         voxel_size_nm: voxel size, zyx, in nm (default: that of the chunk).
@@ -302,7 +301,7 @@ class MeshSaver(OperatorBase):
 
     @hook
     def create_output(self) -> str | None:
-        """Create the folder of meshes, and write its name to the info file of the volume.
+        """Create the folder of meshes, and write the folder name to the info file of the volume.
 
         Returns:
             The address of the folder if this call has created the folder, else ``None``.

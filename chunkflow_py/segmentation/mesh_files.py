@@ -162,7 +162,8 @@ def cut(mesh: Mesh, axis: int, planes: Sequence[float]) -> list[Mesh]:
     """Cut a mesh with n planes, and return the n + 1 parts in ascending order along *axis*.
 
     Args:
-        mesh: mesh to cut. Its vertices may have any floating type; those of the parts are float64.
+        mesh: mesh to cut. The vertices of *mesh* may have any floating type; the vertices of the
+            parts are float64.
         axis: 0 for x, 1 for y, 2 for z.
         planes: coordinates of the planes along the axis, ascending.
     """

@@ -128,8 +128,8 @@ class ManifestWriter(OperatorBase):
     Attributes:
         url: address of the volume, or of the folder of its fragments.
         digits: number of decimal digits of the prefix.
-        multires: whether to write multi-resolution meshes instead of manifests. They are written to
-            a new folder.
+        multires: whether to write multi-resolution meshes instead of manifests. The meshes are
+            written to a new folder.
         shards: number of shards. Each task then writes one shard of multi-resolution meshes
             (default: write no shards).
     """
@@ -175,7 +175,7 @@ class ManifestWriter(OperatorBase):
         """Write the manifests or multi-resolution meshes of all objects of the task.
 
         Raises:
-            OptionError: the task has no box; the box stands for a prefix or a shard.
+            OptionError: the task has no box, and therefore no prefix and no shard.
             VolumeError: the volume does not name a folder of meshes, the folder has no fragment,
                 or a file cannot be read or written.
         """

@@ -184,7 +184,7 @@ class SkeletonFragments(Skeletonizer):
 
     Attributes:
         url: address of a folder for the files, or of a precomputed volume. The info file of a
-            volume names its folder of skeletons.
+            volume names the folder of skeletons.
     """
 
     url: str = "."
@@ -210,7 +210,7 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def create_output(self) -> str | None:
-        """Create the folder of skeletons, and write its name to the info file of the volume.
+        """Create the folder of skeletons, and write the folder name to the info file of the volume.
 
         Returns:
             The address of the folder if this call has created the folder, else ``None``.
@@ -251,8 +251,8 @@ class SkeletonAggregator(OperatorBase):
             folder.
         output: address of the folder for the skeletons, or of a volume whose info file names the
             folder (default: *fragments*).
-        prefix: process only objects whose ids begin with these digits (default: the prefix that
-            the task contains, or else all objects).
+        prefix: process only objects whose ids begin with these digits (default: the prefix that the
+            task contains; if the task contains none, all objects).
         input_name: name under which a task contains its prefix.
         digits: number of decimal digits of the prefix, if each task has a box that stands for a
             prefix; see `chunkflow_py.segmentation.labels.prefix` (default: boxes do not stand for
@@ -275,7 +275,7 @@ class SkeletonAggregator(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the output: the files below `output`; if it is ``None``, below `fragments`."""
+        """Return the output: the files below `output`, or below `fragments` without `output`."""
         return (objects_below(self.output or self.fragments),)
 
     @property

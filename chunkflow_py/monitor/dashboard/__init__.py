@@ -1,9 +1,11 @@
 """A web page that shows a run: a map of its tasks, its workers, errors, speed and cost.
 
-- `task_states` reads the state of each task from the headers and the journal of the ledger.
+- `task_states` reads the state of each task from the journal of the ledger and from the headers of
+  the ledger's segments.
 - `task_history` reads whole segments of the ledger, a few in each update, for speed and errors.
 - `run_watch` adds the leases of the queue to these results, if the queue can list its leases.
 - `dashboard_server` sends the results to the page.
 
-The run is read only when the page requests an update. A hidden page requests no updates.
+The server reads files of the run only after the page has requested an update. A hidden page
+requests no updates.
 """

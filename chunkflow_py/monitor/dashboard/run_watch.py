@@ -142,7 +142,10 @@ class RunWatch:
         self._spending = ""
 
     def stage(self, name: str) -> StepWatch:
-        """Return the step called *name*; if the name is empty, the first step that is not closed.
+        """Return the step called *name*; if the name is empty, return the first open step.
+
+        A step is open if tasks have not ended, or were given up. If no step is open, the result is
+        the last step.
 
         Raises:
             OptionError: the run has no step of this name.

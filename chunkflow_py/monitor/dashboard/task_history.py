@@ -210,7 +210,7 @@ class TaskHistory:
         }
 
     def errors(self) -> dict[str, Any]:
-        """Return the given-up tasks; and the failed attempts, grouped by kind and reason."""
+        """Return the given-up tasks; and the failed attempts, by kind of failure and reason."""
         groups = ErrorGroups(self._states.failures)
         for part in self._groups.values():
             groups.update(part)
@@ -238,6 +238,6 @@ class TaskHistory:
         }
 
     def coverage(self) -> tuple[int, int]:
-        """Return the number of ended tasks whose records have been read, and of all ended tasks."""
+        """Return two numbers of tasks: those whose records have been read, and all ended tasks."""
         ended = int(np.isin(self._states.codes, _ENDED).sum())
         return int(self._known().sum()), ended

@@ -2,8 +2,8 @@
 
 - Each update lists the journal, and reads the entries that are new since the last update.
 - Each update reads the headers of the segments in which some tasks have not ended.
-- Each update reads the headers of a few other segments, in turn. Their tasks have ended, but the
-  subcommands ``repair`` and ``retry`` may reopen them.
+- Each update reads the headers of a few other segments, in turn. All tasks of these segments have
+  ended, but the subcommands ``repair`` and ``retry`` may reopen tasks.
 
 The journal is read before the headers. If a compaction moves a record from the journal to a segment
 between these two reads, the state of the task is read from the header of the segment.
@@ -186,9 +186,9 @@ class TaskStates:
         All states are returned if *since* is 0, or if more than a fifth of the states have changed.
 
         Returns:
-            True and the code of each task (uint8), if the result contains all tasks. Otherwise,
-            False and the numbers of the changed tasks (uint32, little-endian), followed by the
-            codes of the changed tasks (uint8).
+            If the result contains all tasks: True and the code of each task (uint8). If it contains
+            only the changed tasks: False and the numbers of these tasks (uint32, little-endian),
+            followed by the codes of the changed tasks (uint8).
         """
         new = np.flatnonzero(self.changed > since) if since else None
         if new is None or 5 * len(new) > len(self.codes):

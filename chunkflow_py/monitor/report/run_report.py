@@ -40,8 +40,8 @@ class ReportOptions:
     """Options of a report.
 
     Attributes:
-        at: point that the three image planes contain, in voxels of the tasks, zyx (default: the
-            centre of the box around all tasks).
+        at: point that the three image planes contain, zyx, in voxels at the resolution of the tasks
+            (default: the centre of the box around all tasks).
         faces: number of task boundaries, along each axis, at which seams are measured; 0 to measure
             no seams.
         failed: limit of the number of given-up tasks that the report lists.
@@ -74,8 +74,8 @@ class StepReport:
         others: sentences about the files and other addresses that the step reads or writes.
         planes: images of *volumes*, except volumes that were already shown for an earlier step.
         seams: seam measures of the volumes that the step writes.
-        origins: number of tasks by the known facts about their workers; see
-            `chunkflow_py.monitor.provenance`.
+        origins: number of tasks for each combination of facts about the worker, such as its
+            version; see `chunkflow_py.monitor.provenance`.
     """
 
     stage: RunStep
@@ -106,7 +106,7 @@ class RunReport:
         stages: contents of the report on each step.
         damages: findings of `verify`, each with the name of its step, up to a limit; ``None`` if
             the output was not verified.
-        damage_kinds: number of findings of `verify`, by kind.
+        damage_kinds: number of findings of `verify`, by the kind of problem.
         spending: phrase about the cost that workers have reported, and about the budget of the run;
             empty if no cost is reported and the run has no budget.
         submission: who submitted the run; ``None`` if this was not recorded.

@@ -88,7 +88,7 @@ class Seam:
     Attributes:
         axis: ``z``, ``y`` or ``x``.
         faces: number of faces that were read.
-        across: mean step across a face.
+        across: mean step (difference between two neighbouring voxels) across a face.
         inside: mean step between neighbouring voxels inside a task.
         low: lower end of the range that contains `ratio` for 95 % of the bootstrap samples;
             ``None`` if only one face was read.
@@ -131,7 +131,7 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
 
     Args:
         place: the volume.
-        faces: faces to measure, in voxels of the tasks.
+        faces: faces to measure, with positions in voxels at the resolution of the tasks.
         seed: seed of the random positions of slabs and of the bootstrap samples.
     """
     try:
@@ -171,7 +171,7 @@ def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, fl
         labels: whether the voxels are labels.
 
     Returns:
-        The two means, or ``None`` if no step across the face or no other step is finite.
+        The two means. ``None`` if a mean cannot be computed, because none of its steps is finite.
     """
     lines = np.moveaxis(array, array.ndim - 3 + axis, 0)
     if labels or lines.dtype == bool:
@@ -294,7 +294,7 @@ def _key(region: Region) -> tuple[int | None, ...]:
 
 
 def _face(plan: Plan, axis: int, pair: tuple[int, int]) -> Iterator[Face]:
-    """Yield the face of two neighbours; nothing if there is a gap or an overlap of odd size."""
+    """Yield the face of two neighbours; nothing if they have a gap, or an overlap of odd size."""
     lower, upper = (plan.region(number) for number in pair)
     stop, start = lower.bbox.stop[axis], upper.bbox.start[axis]
     if start > stop or (stop + start) % 2:

@@ -10,8 +10,8 @@
 ```
 
 The images show the box around all tasks, at the finest level at which the box has at most SIDE
-voxels along each axis. If no level is coarse enough, they show a window of SIDE voxels around the
-point. Each plane is read separately, one voxel thick.
+voxels along each axis. If no level is coarse enough, the images show a window of SIDE voxels around
+the point. Each plane is read separately, one voxel thick.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class VolumePlanes:
 
     Attributes:
         place: the volume.
-        description: text with the kind, data type and level of the volume, and with the intensity
-            range and the box of the images.
+        description: text with the kind of the volume (such as segmentation), its data type and its
+            level, and with the intensity range and the box of the images.
         planes: images of the three planes; empty if they cannot be drawn.
         problem: reason why the planes cannot be drawn; empty if they are drawn.
     """
@@ -89,8 +89,8 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
 
     Args:
         place: the volume.
-        region: box around all tasks, in voxels of the tasks.
-        point: point inside *region*, in voxels of the tasks.
+        region: box around all tasks, in voxels at the resolution of the tasks.
+        point: point inside *region*, in the same voxels.
     """
     try:
         volume = place.open()

@@ -1,4 +1,4 @@
-"""`chunkflow doctor`: check before a run that this machine, stores and queues work.
+"""`chunkflow doctor`: check before a run that this machine, the stores and the queues are usable.
 
 ```
 examine           runs the checks in order

@@ -153,7 +153,7 @@ class Policy:
         return [f"arn:aws:s3:::{area.pattern}" for area in areas if area.scheme == "s3"]
 
     def google(self) -> dict[str, list[str]]:
-        """Return the roles to grant on Google Cloud Storage; empty if the run uses other stores.
+        """Return the roles to grant on Google Cloud Storage; empty if the run does not use it.
 
         Returns:
             Three lists of text: ``producer``, the roles of the submitter; ``worker``, the roles of
@@ -254,7 +254,7 @@ def policy_of(address: str) -> Policy:
 
 
 def areas_of(place: str) -> list[Area]:
-    """Return the objects in the cloud to which an address refers; empty for local addresses."""
+    """Return the cloud objects that an address refers to; empty for local addresses."""
     name, level, _ = place.partition(_LEVEL)
     if not _is_cloud(name):
         return []

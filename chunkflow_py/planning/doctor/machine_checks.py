@@ -132,7 +132,7 @@ def _caches() -> dict[str, Path]:
 
 
 def check_shared_memory(folder: Path = SHARED) -> Iterator[Finding]:
-    """Check that shared memory is writable, and report its size; Dask and PyTorch use it.
+    """Check that shared memory, which Dask and PyTorch use, is writable, and report its size.
 
     Args:
         folder: mount point of the shared memory.

@@ -119,7 +119,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_extras() -> Iterator[Finding]:
-    """Report the installed extras, and the purpose and installation of each missing extra."""
+    """Report the installed extras; for each missing extra, its purpose and how to install it."""
     try:
         requirements = _requirements()
     except ImportError:

@@ -1,9 +1,10 @@
 """Contacts: tables with one row for each pair of touching regions.
 
-A row contains the sum of the affinities of the edges between the two regions, the number of these
-edges (count), and the lowest index of these edges (tie). The mean affinity of a contact is
-sum / count. Means are compared exactly, by `mean_keys`. If the means of two contacts are equal, the
-contact with the smaller tie is better.
+An edge is a pair of voxels that share a face. Each edge has an affinity and an index. A row
+contains the sum of the affinities of the edges between the two regions, the number of these edges
+(count), and the lowest index of these edges (tie). The mean affinity of a contact is sum / count.
+Means are compared exactly, by `mean_keys`. If the means of two contacts are equal, the contact with
+the smaller tie is better.
 
 Sums of uint8 affinities fit into int64 for volumes of up to 10**16 voxels. Sums of uint16
 affinities fit for volumes of up to 4.6 * 10**13 voxels. `edge_affinities.check_sums` refuses larger
@@ -133,9 +134,9 @@ def contacts_of(
         start: position of the arrays' first voxel in the volume, zyx.
         domain: bounds of the volume.
         axes: axes (0 for z) along which contacts are counted.
-        is_directed: if true, `Contacts.first` is the fragment of the edge's voxel with the smaller
-            coordinate, so a pair of fragments can have two rows, one for each order. If false,
-            `Contacts.first` is the smaller id.
+        is_directed: if true, `Contacts.first` is the fragment that contains the first voxel of the
+            edges (the voxel with the smaller coordinate), so a pair of fragments can have two rows,
+            one for each order. If false, `Contacts.first` is the smaller id.
     """
     row, rows = int(domain.size.x), int(domain.size.x) * int(domain.size.y)
     at = [int(a) - int(b) for a, b in zip(start, domain.start, strict=True)]

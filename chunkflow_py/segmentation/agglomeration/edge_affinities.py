@@ -139,7 +139,7 @@ def check_sums(domain: BoundingBox, dtype: DTypeLike) -> None:
     """Check that no sum of affinities of the volume can exceed the range of int64.
 
     Raises:
-        ChunkError: the volume has too many voxels for its type of affinities.
+        ChunkError: the volume has too many voxels for affinities of the type *dtype*.
     """
     most = (2**63 - 1) // (3 * scale_of(dtype))
     if domain.voxels > most:

@@ -35,8 +35,8 @@ class ChosenEdges(NamedTuple):
     """The edges that join voxels into fragments.
 
     Attributes:
-        joins: (3, z, y, x) bool: whether the edge of a voxel to its lower neighbour along each axis
-            is chosen.
+        joins: (3, z, y, x) bool: whether the edge is chosen that joins a voxel to its lower
+            neighbour along each axis (the neighbour whose coordinate is smaller by 1).
         background: (z, y, x) bool: voxels that belong to no fragment.
     """
 
@@ -46,7 +46,7 @@ class ChosenEdges(NamedTuple):
 
 @dataclass(frozen=True)
 class FragmentRule:
-    """The rule by which voxels choose edges.
+    """The rule by which each voxel chooses edges, which join the voxel to neighbours.
 
     Attributes:
         method: ``affinity`` or ``distance``; see the docstring of the module.
@@ -143,8 +143,8 @@ def components(chosen: ChosenEdges) -> NDArray[np.uint32]:
     """Return the fragments of a box.
 
     Args:
-        chosen: chosen edges of the voxels in the box; edges to lower neighbours outside of the box
-            are ignored.
+        chosen: chosen edges of the voxels in the box; edges to voxels outside of the box are
+            ignored.
 
     Returns:
         (z, y, x) labels from 1, in no particular order; 0 for background.

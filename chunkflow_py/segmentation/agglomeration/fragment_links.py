@@ -65,12 +65,12 @@ class EdgeLinker:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Normalised addresses of the fragments and of the edges, which the linker reads."""
+        """Normalised addresses of the fragments and of the edges; the linker reads both."""
         return (level_name(Location.parse(self.url), self.mip), self._edges_place)
 
     @property
     def about(self) -> dict[str, Any]:
-        """Description of the linking method, which is stored as JSON with the links."""
+        """Description of the linking method; each file of links contains it as JSON."""
         return {"labels": self.places[0], "edges": self._edges_place}
 
     @property

@@ -42,7 +42,7 @@ _READ_TOGETHER = 64  # objects, so that those of all boxes need not fit into mem
 
 
 def merge_level(graphs: GraphStore, box: BoundingBox, level: int, task_size: Zyx) -> str:
-    """Combine the graphs of the smaller boxes in one box, merge its regions and store the result.
+    """Combine the graphs of the smaller boxes in *box*, merge regions, and store the result.
 
     Args:
         graphs: store of the graph.
@@ -111,7 +111,7 @@ def write_segment_table(
     min_size: int = 0,
     min_affinity: float = 0.0,
 ) -> None:
-    """Write the table that maps each fragment id of fragment-affinity to a segment id.
+    """Write the table that maps each fragment id, made by fragment-affinity, to a segment id.
 
     Args:
         hierarchy: store of the hierarchy.
@@ -119,12 +119,12 @@ def write_segment_table(
         fragments: store of the table that solve-labels has written for the fragments.
         table: store of the table to write.
         threshold: regions are merged while 1 - mean affinity is at most this.
-        min_size: segments with fewer voxels than this are united with the neighbour of the
-            greatest mean affinity; 0 unites no segments.
+        min_size: each segment with fewer voxels than this is united with the neighbour to which its
+            mean affinity is greatest; 0 unites no segments.
         min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
 
     Raises:
-        OptionError: the threshold is above that of the hierarchy.
+        OptionError: *threshold* is above the highest threshold of the hierarchy.
         VolumeError: the hierarchy or the fragment table is missing or damaged.
     """
     merges, settings = read_hierarchy(hierarchy, threshold)
@@ -157,9 +157,9 @@ def fragment_graph(
         settings: settings of the graph.
 
     Returns:
-        The contacts, in the form of `Contacts.summed`; and a pair of arrays with the ids of the
-        fragments of all tasks and their numbers of voxels. A fragment that lies in several tasks
-        has several entries.
+        The contacts, in the form of `Contacts.summed`; and a pair of arrays: the ids of the
+        fragments of all tasks, and the number of voxels of each of these fragments. A fragment that
+        lies in several tasks has several entries.
 
     Raises:
         VolumeError: the contacts of a task are missing or damaged.

@@ -44,7 +44,7 @@ _MOST_BYTES = 1 << 34  # of the arrays of one object
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """The settings of a graph, which are equal in all of its objects.
+    """The settings of a graph, which all stored objects of the graph contain.
 
     Attributes:
         domain: bounds of the volume, as text.
@@ -106,9 +106,9 @@ class GraphSettings:
 
     @property
     def least(self) -> Fraction:
-        """Smallest mean affinity at which regions were merged, as an integer affinity.
+        """Smallest mean affinity at which regions were merged, in integer units.
 
-        An affinity of 1 is 255 for uint8, and 65535 for uint16.
+        In integer units, an affinity of 1 is 255 for uint8, and 65535 for uint16.
         """
         return least_mean(self.max_threshold, self.dtype)
 
@@ -182,7 +182,7 @@ class GraphSettings:
 
 
 class GraphStore:
-    """Reads and writes the objects of a graph.
+    """Reads and writes the stored objects of a graph.
 
     Args:
         store: store of the graph.

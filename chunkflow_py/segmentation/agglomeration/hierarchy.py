@@ -6,9 +6,9 @@ means are below T. So a hierarchy with all merges down to T contains the segment
 all greater values of T.
 
 Small segments are absorbed after the cut, in rounds. In each round, every small segment picks its
-best contact, all picked pairs are united at once, and the sums and sizes are computed again. The
-rounds end when no segment picks a contact. The result does not depend on the order of segments or
-contacts.
+best contact, the two segments of each picked contact are united, and then the sums of all contacts
+and the sizes of all segments are computed again. The rounds end when no segment picks a contact.
+The result does not depend on the order of segments or contacts.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def absorbed(
     smallest: int,
     floor: Fraction,
 ) -> NDArray[np.uint64]:
-    """Unite small segments with the neighbours of the greatest mean affinity.
+    """Unite each small segment with the neighbour to which its mean affinity is greatest.
 
     Args:
         pairs: (n, 2) ids of fragments that belong to one segment, see `cut`.

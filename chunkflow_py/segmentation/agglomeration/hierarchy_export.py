@@ -37,7 +37,7 @@ the smallest tie first:
 |---------------|---------|--------------------------------------------------------------------|
 | kept          | uint64  | id of the region that keeps its id, the smaller one                |
 | lost          | uint64  | id of the region that is merged into the kept one                  |
-| sum, count, mean, tie   | as for edges, of the contact of the two regions before the merge   |
+| sum, count, mean, tie   | of the contact before the merge; see the columns of edges          |
 
 The id of a region is the smallest id of its fragments. All merges of the hierarchy are exported.
 The merges up to a threshold are the first rows: those with
@@ -100,8 +100,8 @@ class HierarchyExport:
         target: store of the tables.
         voxel_size_nm: edge lengths of a voxel, nm, zyx.
         threshold: regions are merged while 1 - mean affinity is at most this.
-        min_size: segments with fewer voxels than this are united with the neighbour of the
-            greatest mean affinity; 0 unites no segments.
+        min_size: each segment with fewer voxels than this is united with the neighbour to which its
+            mean affinity is greatest; 0 unites no segments.
         min_affinity: smallest mean affinity at which a small segment is united, in [0, 1].
         piece: limit of the number of rows in a file.
     """
@@ -120,8 +120,8 @@ class HierarchyExport:
 
         Raises:
             VolumeNotFoundError: there is no hierarchy.
-            OptionError: the threshold is above that of the hierarchy, or the target contains an
-                export with other settings.
+            OptionError: `threshold` is above the highest threshold of the hierarchy, or the target
+                contains an export with other settings.
         """
         self._checked(read_settings(self.hierarchy))
 
@@ -130,8 +130,8 @@ class HierarchyExport:
 
         Raises:
             VolumeError: the hierarchy or the contacts are missing or damaged.
-            OptionError: the threshold is above that of the hierarchy, or the target contains an
-                export with other settings or other content.
+            OptionError: `threshold` is above the highest threshold of the hierarchy, or the target
+                contains an export with other settings or other content.
         """
         settings = read_settings(self.hierarchy)
         about, earlier = self._checked(settings)

@@ -2,7 +2,7 @@
 
 The fragments are compared with the ground truth only once, which gives a contingency table. For
 each threshold, the fragments in the rows of this table are replaced by segments, and equal rows are
-added up. This step reads no voxels.
+added up. No voxels are read for this.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def scores_at(
 def drawn(scores: Sequence[tuple[float, SegmentationScore]]) -> list[str]:
     """Return the lines of a text table of scores.
 
-    Each threshold has one line. A bar shows its variation of information (VOI), and the word "best"
-    marks the lowest VOI.
+    Each threshold has one line. A bar shows the variation of information (VOI) at this threshold,
+    and the word "best" marks the lowest VOI.
     """
     worst = max((each.voi for _, each in scores), default=0.0) or 1.0
     best = min((each.voi for _, each in scores), default=0.0)

@@ -105,13 +105,13 @@ def merge_best_first(
             each pair of regions occurs once.
         second: for each contact, the number of its second region.
         total: sum of the affinities of the edges of each contact; overwritten.
-        count: number of these edges; overwritten.
-        tie: lowest index of these edges; overwritten.
+        count: number of edges of each contact; overwritten.
+        tie: lowest index of the edges of each contact; overwritten.
         blocked: mask of the regions that must not be merged. The function also sets the mask for
             regions whose best contact is with a blocked region.
         least_whole: first of the two integers that `contacts.mean_keys` returns for the smallest
             mean at which regions are merged.
-        least_rest: second of these integers.
+        least_rest: second of the two integers.
 
     Returns:
         Five arrays with one entry for each merge, in the order of the merges: the region that keeps

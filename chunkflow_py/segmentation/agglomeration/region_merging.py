@@ -90,8 +90,8 @@ class OpenGraph:
         """Return the graph of a task's box, in which each fragment is a region.
 
         Args:
-            fragments: (z, y, x) ids in the box, enlarged by one voxel on each side where *domain*
-                continues; 0 for background.
+            fragments: (z, y, x) ids of the fragments in *box* and in one more layer of voxels on
+                each side where *domain* continues; 0 for background.
             edges: (3, z, y, x) affinities as integers, at the same voxels.
             box: box of the task.
             domain: bounds of the volume.

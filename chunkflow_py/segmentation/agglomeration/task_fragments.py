@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FragmentOptions:
-    """Options of the rule by which voxels choose edges; see `edge_fragments.FragmentRule`.
+    """Options of the rule by which each voxel chooses edges, which join the voxel to neighbours.
+
+    See `edge_fragments.FragmentRule`.
 
     Attributes:
         method: ``distance`` or ``affinity``.
@@ -84,7 +86,8 @@ class FragmentOptions:
         """Return the box of the affinities that are needed to choose the edges in *box*.
 
         Either voxel of an edge can choose the edge. Therefore, the result also contains the
-        affinities that the lower neighbours of the voxels in *box* need for their choices.
+        affinities from which the neighbours at the start of *box* along each axis choose their
+        edges.
         """
         halo = self.rule("uint8", voxel_size_nm).halo
         around = BoundingBox(box.start - halo - 1, box.stop + halo)
@@ -97,7 +100,7 @@ def fragments_in(
     options: FragmentOptions,
     layout: AffinityLayout = DEFAULT_LAYOUT,
 ) -> tuple[Chunk, ChosenEdges]:
-    """Return the fragments in the box of a task, and the chosen edges of its voxels.
+    """Return the fragments in the box of a task, and the edges that voxels in the box choose.
 
     Args:
         chunk: affinities, (3, z, y, x); must contain `FragmentOptions.required_input` of *box*.
@@ -138,7 +141,7 @@ class TaskContacts:
     """Contacts and sizes of the fragments of one task.
 
     Attributes:
-        graph: graph of the box, before the first merge.
+        graph: regions of the box and their contacts, before the first merge.
         counted: contacts in the box, and across its lower faces (at its start along each axis).
             The neighbouring tasks count the contacts across the other faces.
         ids: fragments in the box.
@@ -165,7 +168,8 @@ def contacts_in(
 
     Raises:
         GeometryError: the margin of one voxel is missing.
-        ChunkError: the two volumes have different bounds, or are not fragments and affinities.
+        ChunkError: the two chunks come from volumes with different bounds, or do not contain
+            fragments and affinities.
     """
     domain = fragments.domain
     if affinity.domain != domain:

@@ -85,11 +85,13 @@ def agglomerate(
             affinity at or above this value (``waterz`` only).
         interior_threshold: a voxel may be a seed if the mean of its six affinities is above this
             value (``seeded`` only).
-        scoring_function: C++ type of the score; see the documentation of waterz. Scores other than
-            the mean and the included quantiles need a C++ compiler and the boost headers.
+        scoring_function: C++ type of the score; see the documentation of waterz. waterz contains
+            the compiled code for the mean affinity and some quantiles; other scores need a C++
+            compiler and the boost headers.
         flip_channel: true if the channels are x, y, z; false if they are z, y, x.
-        affinity_at: ``target`` if the value at a voxel is the affinity to its lower neighbour,
-            ``source`` if it is the affinity to its upper neighbour.
+        affinity_at: ``target`` if the value at a voxel is the affinity to the neighbour with the
+            smaller coordinate, ``source`` if it is the affinity to the neighbour with the greater
+            coordinate.
         voxel_size_nm: voxel size, zyx, in nm (``seeded`` only).
 
     Yields:

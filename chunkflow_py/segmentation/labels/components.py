@@ -25,8 +25,8 @@ def connected_components(
 
     With a threshold, components consist of the voxels above the threshold. If the array has three
     channels, as affinities have, the mean of the channels is compared with the threshold. Without a
-    threshold, neighbouring voxels of equal value are connected, and 0 is background. This suits
-    masks and segmentations.
+    threshold, neighbouring voxels of equal value are connected, and 0 is background. The mode
+    without a threshold suits masks and segmentations.
 
     Args:
         array: (z, y, x) or (1, z, y, x), or (3, z, y, x) if a threshold is given; any real dtype.

@@ -1,4 +1,4 @@
-"""Contingency tables: how many voxels each segment shares with each body of the ground truth.
+"""Contingency tables: how many voxels each segment shares with each ground-truth object (body).
 
 All scores are computed from contingency tables. The tables of the parts of a volume add up to the
 table of the whole volume. The bytes of the sum do not depend on how the volume is divided.
@@ -28,6 +28,8 @@ _SMALL = 2**22  # largest number of cells of a dense table that is always prefer
 @dataclass(frozen=True)
 class Contingency:
     """A sparse contingency table: a row for each pair of a segment and a body that overlap.
+
+    A body is an object of the ground truth.
 
     The rows are sorted by the label of the segment, then by the label of the body.
 
@@ -96,7 +98,7 @@ def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contin
 
 
 def joined(tables: Iterable[Contingency]) -> Contingency:
-    """Return the sum of *tables*. The memory is about twice the size of the sum.
+    """Return the sum of *tables*. The function needs about twice the memory of the sum.
 
     Args:
         tables: tables of parts of a volume; no two parts have a voxel in common.
@@ -114,7 +116,14 @@ def joined(tables: Iterable[Contingency]) -> Contingency:
 def put_table(
     store: CountStore, region: Region, table: Contingency, domain: BoundingBox | None
 ) -> Any:
-    """Store the contingency table of one task; return a record of the stored file."""
+    """Store the contingency table of one task; return a record of the stored file.
+
+    Args:
+        store: store of the tables.
+        region: region of the task.
+        table: contingency table of the task.
+        domain: bounds of the volume; ``None`` if unknown.
+    """
     arrays = {"segments": table.segments, "bodies": table.bodies, "voxels": table.voxels}
     return store.put(TaskCounts(region, arrays, {}, domain))
 

@@ -24,7 +24,7 @@ def interior(affinity: NDArray[Any]) -> NDArray[Any]:
 
     Args:
         affinity: (3, z, y, x) in [0, 1], channel k along axis k; the value at a voxel is the
-            affinity between this voxel and its lower neighbour.
+            affinity to its lower neighbour, whose coordinate is smaller by 1.
 
     Returns:
         (z, y, x) float32 in [0, 1].
@@ -57,7 +57,8 @@ def seeded_fragments(
     a maximum is the largest value in a cube with edges of length 7.
 
     Args:
-        affinity: (3, z, y, x) in [0, 1], channel k along axis k; affinities to the lower neighbour.
+        affinity: (3, z, y, x) in [0, 1], channel k along axis k; affinities to the lower neighbour,
+            whose coordinate is smaller by 1.
         interior_threshold: voxels whose mean affinity is above this value belong to the interior.
         background_threshold: voxels whose mean affinity is at or below this value are background.
         voxel_size_nm: voxel size, zyx, in nm; only the ratios matter.

@@ -168,7 +168,7 @@ class LabelTable:
 class ObjectCount:
     """Counts the distinct ids in the results of all tasks.
 
-    The memory is 8 to 24 bytes for each distinct id.
+    An `ObjectCount` needs 8 to 24 bytes of memory for each distinct id.
     """
 
     def __init__(self) -> None:

@@ -83,7 +83,7 @@ class TouchLinker:
 
     @property
     def place(self) -> str:
-        """Normalised address of the volume of labels, and its resolution level, as one text."""
+        """Normalised address of the volume of labels and the resolution level, as one text."""
         return level_name(Location.parse(self.url), self.mip)
 
     @property
@@ -94,7 +94,7 @@ class TouchLinker:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Description of the linking method, which is stored as JSON with the links."""
+        """Description of the linking method; each file of links contains it as JSON."""
         values = self.values_url and level_name(Location.parse(self.values_url), self.mip)
         return {"labels": self.place, "touch": self.connectivity, "values": values}
 
@@ -183,7 +183,10 @@ class TouchLinker:
         return LabellingRecords(self._labels, self.opening.access)
 
     def recorded(self) -> Labelling | None:
-        """Return the labelling method in the first record, or ``None`` if there are no records."""
+        """Return the labelling method that the first record of a task contains.
+
+        The result is ``None`` if there are no records.
+        """
         regions = self.records.regions
         return self.records.get(regions[0]) if regions else None
 
@@ -252,12 +255,12 @@ class TouchLinker:
 
 @dataclass
 class OverlapLinker:
-    """Links segments of different tasks by their overlaps, which save-overlap has stored.
+    """Links segments of different tasks by the overlaps that save-overlap has stored.
 
     Attributes:
         url: address of the overlaps.
-        fraction: two segments are linked only if they share at least this fraction of their
-            voxels; see `labels.links.overlap_pairs`.
+        fraction: two segments are linked only if they share at least this fraction of their voxels,
+            as the mean of both segments; see `labels.links.overlap_pairs`.
         voxels: two segments are linked only if they share at least this number of voxels.
         access: options for opening the store.
     """
@@ -279,7 +282,7 @@ class OverlapLinker:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Description of the linking method, which is stored as JSON with the links."""
+        """Description of the linking method; each file of links contains it as JSON."""
         return {"labels": self.place, "overlap": self.fraction, "voxels": self.voxels}
 
     @cached_property
@@ -301,7 +304,7 @@ class OverlapLinker:
 
 
 def solve_links(links: Store, table: Store) -> dict[str, str]:
-    """Join all links into objects, and write the table of ids.
+    """Join all links into objects, and write the table that maps each label to an object id.
 
     The function needs about 250 bytes of memory for each label in a link, and 500 bytes for each
     task.

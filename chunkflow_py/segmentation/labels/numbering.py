@@ -7,7 +7,7 @@ ids       0  2  2  0 | 0  6  6  6          plus 1: a is 2, b is 6
 ```
 
 A piece is the part of an object in one task. A task makes ids only from voxels in its box, and the
-boxes of tasks do not overlap. Therefore, all ids differ. They are below 2**64 if the volume has
+boxes of tasks do not overlap. Therefore, all ids differ. All ids are below 2**64 if the volume has
 fewer than 2**64 voxels. When the pieces of an object are joined later, the smallest id is that of
 the object's first voxel, for any division into tasks.
 """
@@ -38,7 +38,7 @@ def global_ids(
 
     Args:
         labels: (z, y, x) labels from 1 to N, 0 for background.
-        box: box of *labels*, global, in voxels.
+        box: box of *labels* in the volume, in voxels.
         core: the part of *box* that belongs to this task alone. A label without a voxel in *core*
             becomes background, because it belongs to a neighbouring task.
         domain: bounds of the volume.
@@ -89,8 +89,9 @@ class Numbering:
 
     Attributes:
         is_global: whether ids are unique in the volume (true) or only in the chunk (false). With
-            ``None``, `prepare` chooses: ids are unique in the volume if tasks divide the volume and
-            the output can store such ids. Otherwise, ids are unique only in the chunk.
+            ``None``, `prepare` chooses: ids are unique in the volume if the volume is divided into
+            tasks, its bounds are known, and the output can store such ids. If not, ids are unique
+            only in the chunk.
         domain: bounds of the volume (default: the bounds that the pipeline knows).
         dtype: type of ids that are unique in the volume.
     """
@@ -167,7 +168,7 @@ class Numbering:
     def __call__(
         self, labels: NDArray[Any], chunk: Chunk, bbox: BoundingBox | None = None
     ) -> NDArray[Any]:
-        """Return the labels of a chunk unchanged, or with ids that are unique in the volume.
+        """Return the labels of a chunk, made unique in the volume if `makes_global` is true.
 
         Args:
             labels: (z, y, x) labels from 1 to N, 0 for background; same extent as *chunk*.

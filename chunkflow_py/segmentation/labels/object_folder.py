@@ -105,7 +105,7 @@ class ObjectFolder:
         return None
 
     def get_all(self, names: Iterable[str]) -> list[bytes]:
-        """Return the contents of files, in the order of their names.
+        """Return the contents of the files *names*, in the order of *names*.
 
         Raises:
             VolumeError: a file does not exist.
@@ -125,7 +125,8 @@ class ObjectFolder:
         """Change several JSON files in parallel.
 
         Args:
-            changes: dictionary from the name of a file to the *change* function for `update`.
+            changes: dictionary from the name of a file to a function, the argument *change* of
+                `update`.
         """
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
             deque(pool.map(lambda change: self.update(*change), changes.items()), maxlen=0)

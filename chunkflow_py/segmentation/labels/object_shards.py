@@ -90,7 +90,7 @@ def shard_plan(shards: int, number: int | None = None) -> GridPlan:
         number: the only shard to plan for (default: all).
 
     Raises:
-        OptionError: *shards* is not a power of two, or there is no shard *number*.
+        OptionError: *shards* is not a power of two, or no shard has the number *number*.
     """
     sharding_of(shards)
     if number is not None and not 0 <= number < shards:

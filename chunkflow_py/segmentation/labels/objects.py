@@ -122,8 +122,8 @@ def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
     1 1 1 1        1 1 1 1
     ```
 
-    Background that touches only one object, and no face of the array, is filled at once. If
-    enclosed background touches several objects, each of these objects is examined within its
+    Background that touches only one object, and no face of the array, is filled without a search.
+    If enclosed background touches several objects, each of these objects is examined within its
     bounding box, which takes longer.
 
     Args:

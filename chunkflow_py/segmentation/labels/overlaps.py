@@ -114,13 +114,14 @@ def linked_by_overlap(
 ) -> list[NDArray[np.uint64]]:
     """Return the pairs of labels to link at the faces at the start of a task's box.
 
-    If the neighbouring task at a face has no file, it was skipped, so there is nothing to link.
+    If the neighbouring task at a face has no file, this task was skipped. No labels are then linked
+    at this face.
 
     Args:
         store: store of the overlaps.
         region: region of the task.
-        fraction: two segments are linked only if they share at least this fraction of their
-            voxels; see `labels.links.overlap_pairs`.
+        fraction: two segments are linked only if they share at least this fraction of their voxels,
+            as the mean of both segments; see `labels.links.overlap_pairs`.
         voxels: two segments are linked only if they share at least this number of voxels.
 
     Returns:
