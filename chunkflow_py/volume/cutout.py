@@ -68,7 +68,7 @@ class Cutout:
         return not (self.start is None and self.stop is None and self.size is None)
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Set the function that margin ``auto`` uses: (task's box, bounds) -> box to read."""
+        """Set *required*, the function for margin ``auto``: (task's box, bounds) -> box to read."""
         self._required = required
 
     def box(

@@ -158,7 +158,10 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store *outline*, the description of all tasks, and prepare all checks.
+        """Store the description of all tasks, and prepare all checks.
+
+        Args:
+            outline: what is known about the tasks; see `chunkflow_py.core.outline.Outline`.
 
         Raises:
             VolumeNotFoundError: a check needs a file or level that does not exist.
@@ -178,7 +181,7 @@ class VolumeLoader(OperatorBase):
         """Return the domain of the chunks, or ``None`` if each task reads its own file.
 
         Raises:
-            GeometryError: an explicit cut extends beyond the volume.
+            GeometryError: a box given by options extends beyond the volume.
         """
         if (volume := self._known_volume()) is None:
             return None
@@ -202,7 +205,7 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Set the function that margin ``auto`` uses: (task's box, bounds) -> box to read."""
+        """Set *required*, the function for margin ``auto``: (task's box, bounds) -> box to read."""
         self.cutout.negotiate(required)
 
     @hook

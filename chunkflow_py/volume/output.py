@@ -90,7 +90,10 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that no two tasks write to one write unit; *outline* describes the tasks.
+        """Check that no two tasks write to one write unit of the volume or of the thumbnail.
+
+        Args:
+            outline: what is known about the tasks; see `chunkflow_py.core.outline.Outline`.
 
         Raises:
             ChunkflowError: the errors of `VolumeSaver.prepare`, for the volume or its thumbnail.

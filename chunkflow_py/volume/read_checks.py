@@ -47,7 +47,7 @@ class Blackout:
     """Sets the bad sections of each loaded chunk to 0; the list of bad sections is read once.
 
     Attributes:
-        url: address of the volume.
+        url: address of the volume whose file ``blackout_section_ids.json`` lists the bad sections.
         access: credentials and options of the store.
     """
 

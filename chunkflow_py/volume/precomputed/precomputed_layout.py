@@ -12,9 +12,9 @@ The number of a block determines its shard. This number is the compressed Morton
 number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid of blocks needs
 ```
 
-In most volumes, the lowest bits of the number tell the blocks of one shard apart, so each shard is
-a box of neighbouring blocks. In some volumes, a hash of the number selects the shard, so the blocks
-of a shard are not neighbours.
+In most volumes, the numbers of the blocks of one shard differ only in their lowest bits, so each
+shard is a box of neighbouring blocks. In some volumes, a hash of the number selects the shard, so
+the blocks of a shard are not neighbours.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """

@@ -205,8 +205,9 @@ def shard_content(
         lengths: length of each entry, in bytes.
         contents: the bytes of the entries in the order of *numbers*, including the gaps; an item
             may contain several entries.
-        gaps: for each entry, number of bytes between the previous entry and this entry, such as the
-            fragments of a mesh in front of its manifest (default: 0).
+        gaps: for each entry, number of bytes between the previous entry and this entry (default:
+            0). In a shard of meshes, for example, the fragments of a mesh are in the gap before the
+            manifest of the mesh.
     """
     minishards = sharding.place(numbers)[1]
     index = np.zeros((1 << sharding.minishard_bits, 2), "<u8")
