@@ -191,7 +191,7 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def times(self) -> int | None:
-        """Number of time points of the volume, if each task selects its own time index.
+        """Number of time points of the volume; ``None`` if `time` is set, or without a time axis.
 
         Raises:
             VolumeError: the volume has several time points, but tasks have no time index.
@@ -210,7 +210,7 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def voxels(self) -> Voxels | None:
-        """Return dtype, channels and kind of the chunks, if all tasks read one volume."""
+        """Return properties of the chunks' voxels; ``None`` if each task reads its own file."""
         from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.protocol import names_of
 
@@ -251,7 +251,7 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def traffic(self) -> Any:
-        """Bytes and blocks of all reads (a `Traffic`), if the volume counts them."""
+        """Totals of all reads, a `Traffic`; ``None`` if the volume does not count reads."""
         return getattr(self._volume, "traffic", None)
 
     @property

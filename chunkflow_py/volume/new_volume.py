@@ -324,7 +324,7 @@ def times_for(time: int | None, asked: int | None, of_input: int | None, url: st
 
 
 def checked_dtype(name: str | None, option: str) -> np.dtype[Any] | None:
-    """Return the dtype called *name*.
+    """Return the dtype called *name*; ``None`` if *name* is ``None``.
 
     Raises:
         OptionError: no dtype has this name, or the values of the dtype are not real numbers.

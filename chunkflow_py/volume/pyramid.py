@@ -258,7 +258,7 @@ class PyramidOutput(OperatorBase):
         self._check(self._described(self._volumes), self._volumes[0].bounds, outline.boxes)
 
     def __call__(self, task: Task) -> Task:
-        """Compute the coarser levels of the chunk, and write the selected levels."""
+        """Compute the coarser levels of the chunk, and write the levels from `start_mip` on."""
         chunk = task.chunk(self.input_name)
         with self._lock:
             if self._volumes is None:

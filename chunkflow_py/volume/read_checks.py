@@ -101,7 +101,13 @@ class Validation:
         _ = self.coarse
 
     def __call__(self, chunk: Chunk, volume: Volume, read: int | None = None, /) -> Chunk:
-        """Return *chunk* unchanged, or raise an error if it does not match the coarser level."""
+        """Return *chunk* unchanged, or raise an error if *chunk* does not match the coarser level.
+
+        Args:
+            chunk: chunk to compare.
+            volume: volume from which *chunk* was read.
+            read: time index of *chunk* (default: the attribute `time`).
+        """
         check_against_mip(chunk, volume, self.coarse, self.time if read is None else read)
         return chunk
 

@@ -148,7 +148,7 @@ class VolumeSaver:
             times: length of the time axis of the volume that the pipeline reads, or ``None`` if
                 this volume has no time axis.
             voxel_size_nm: size of the voxels that will be written, nanometres, zyx, if known.
-            has_tasks: whether the pipeline has tasks; a task may have a time index.
+            has_tasks: whether the pipeline has tasks, each of which may select a time index.
 
         Raises:
             OptionError: the volume has several time points, but neither an option nor a task

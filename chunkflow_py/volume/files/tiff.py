@@ -156,7 +156,11 @@ class Description:
 
 
 def description_of(file: tifffile.TiffFile, what: str) -> Description:
-    """Return position, size and kind of the voxels, as stated in the metadata of an open file.
+    """Return voxel offset, voxel size and kind of voxels from the metadata of an open file.
+
+    Args:
+        file: the open file.
+        what: name of the file, for messages.
 
     Raises:
         VolumeError: the voxel offset or voxel size in the file is not three numbers.

@@ -64,7 +64,8 @@ class TiffLayout(BlockLayout):
 
         Raises:
             VolumeNotFoundError: the file has no level *mip*.
-            VolumeError: the file is not a TIFF file, is damaged, or names files in other folders.
+            VolumeError: the file is not a TIFF file, is damaged, or has metadata that name files in
+                other folders.
             ChunkError: the image has axes that a volume does not have.
         """
         self._path, self._lock = path, Lock()

@@ -1,4 +1,4 @@
-"""Parts: files in which tasks store annotations; a merge joins all parts to one collection.
+"""Parts: files in which tasks store annotations; a merge joins all parts into one collection.
 
 Each task stores one part. A part is an npz file without pickles, named after the box of the task,
 with these arrays:

@@ -231,10 +231,10 @@ def shard_content(
 
 
 def read_shard_index(read: Read, sharding: Sharding) -> NDArray[np.uint64] | None:
-    """Return where the index of each minishard is stored, as an array of shape (minishards, 2).
+    """Return the positions of the indices of all minishards, as an array of shape (minishards, 2).
 
-    A row contains start and stop, in bytes after the end of the shard index. If the shard is not
-    stored, the result is ``None``.
+    Row i contains the start and the stop of the index of minishard i, in bytes after the end of the
+    shard index. If the shard is not stored, the result is ``None``.
 
     Raises:
         ValueError: the shard is shorter than its index.
