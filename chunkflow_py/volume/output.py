@@ -165,7 +165,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
-        """Yield the stored blocks, and records of their labelling, that *tasks* will write again."""
+        """Yield the stored blocks and their labelling records that *tasks* will write again."""
         if self.saver.volume is not None:
             yield from stored_inside(self.saver.volume, tasks, time=self.saver.time)
             records = LabellingRecords(self.saver.volume, self.saver.opening.access)

@@ -216,7 +216,7 @@ class BlockVolume:
         self._stored_shards: set[Index] = set()  # known to exist, although some blocks are empty
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        """Pickle the volume as its address; another process opens the volume again."""
+        """Pickle the address and the options, not voxels; unpickling opens the volume again."""
         return partial(open_volume, self._address, self.mip, self._mode, opening=self._opening), ()
 
     @property

@@ -98,7 +98,7 @@ class Hdf5Volume:
         self.mips: tuple[int, ...] = (0,)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the volume as its address; another process opens the volume again."""
+        """Pickle the address and the options, not voxels; unpickling opens the volume again."""
         return Hdf5Volume, (self._place, self._mode, self._opening)
 
     def read(

@@ -123,11 +123,16 @@ def _in_order(properties: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...
 
 
 def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uint64]:
-    """Return an id for each annotation, computed from its geometry, properties and segments.
+    """Return an id for each annotation, computed from geometry, properties and segments.
 
     Equal annotations from different tasks get the same id. If two different annotations get the
     same id, `merge_annotations` raises an error. With ten million annotations, the probability of
     this error is 3 in a million.
+
+    Args:
+        packed: packed rows of the annotations.
+        relations: for each relation, the number of segments of each annotation, and the ids of the
+            segments of all annotations, one after the other.
     """
     ids = np.full(len(packed), packed.shape[1], np.uint64)
     for column in packed.T:

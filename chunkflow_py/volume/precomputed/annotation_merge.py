@@ -346,7 +346,7 @@ class _Levels:
     def _first_too_many(
         self, found: NDArray[np.int64], cells: NDArray[np.uint64], stop: int
     ) -> int:
-        """Return the index of the first annotation that does not fit into its cell, or *stop*."""
+        """Return the index of the first annotation that does not fit into its cell; else *stop*."""
         order = np.argsort(cells, kind="stable")
         ordered = cells[order]
         starts, counts = runs_of(ordered)

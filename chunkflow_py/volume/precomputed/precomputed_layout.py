@@ -148,7 +148,7 @@ class PrecomputedLayout(BlockLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the encoded bytes of a block, from an object with any of the known extensions."""
+        """Return a dict with the encoded bytes of a block; its object may have any extension."""
         name, data, most = self._name(unit), None, packed_most(self.block_bytes)
         for extension in self._extensions(self._last_read):
             data = store.get(name + extension, most)
@@ -272,7 +272,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the encoded bytes of *blocks*, which are all in shard *unit*.
+        """Return a dict with the encoded bytes of each of *blocks*, which are all in shard *unit*.
 
         If at least half of the blocks of the shard are requested, the whole shard is read.
         """

@@ -236,6 +236,10 @@ def read_shard_index(read: Read, sharding: Sharding) -> NDArray[np.uint64] | Non
     Row i contains the start and the stop of the index of minishard i, in bytes after the end of the
     shard index. If the shard is not stored, the result is ``None``.
 
+    Args:
+        read: function (start, stop) -> bytes of the shard; ``None`` if the shard is not stored.
+        sharding: sharding of the shard.
+
     Raises:
         ValueError: the shard is shorter than its index.
     """
