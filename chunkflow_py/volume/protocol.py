@@ -83,7 +83,7 @@ class VolumeSpec:
 
 @dataclass(frozen=True)
 class VolumeOptions:
-    """Options for reading and writing a volume; a format ignores options that it does not have.
+    """Options for reading and writing a volume; a format ignores options that it does not support.
 
     Attributes:
         fill_missing: whether to read missing blocks as the fill value; if false, a missing block
@@ -104,7 +104,7 @@ class VolumeOptions:
 
 @dataclass(frozen=True)
 class StoredUnit:
-    """A stored object, and the write unit (block or shard) whose voxels it stores.
+    """A stored object, and the write unit (block or shard) whose voxels the object stores.
 
     Attributes:
         url: address of the object.

@@ -7,7 +7,7 @@ level 2   |---------------|---------------|---------------|----|    blocks: one 
 level 3   |-------------------------------|--------------------|    blocks: two tasks share a block
 ```
 
-A pipeline can write a level if the level has no shards and no two tasks share one of its blocks.
+A pipeline can write a level if the level has no shards and no two tasks share a block of the level.
 The other levels are written when all tasks are done, by
 `chunkflow_py.run.whole_volume.downsampling`, because a block or shard of these levels may need the
 output of several tasks.

@@ -165,7 +165,8 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
 
     ```
     fine    |--|--|--|--|--|--|     chunk, averaged over each coarse voxel
-    coarse  |-----|-----|-----|     as stored; voxel k covers the fine voxels k·f to (k+1)·f - 1
+    coarse  |-----|-----|-----|     as stored; for downsampling factor f, voxel k covers the fine
+                                    voxels k·f to (k+1)·f - 1
     ```
 
     Integer intensities may differ by 1 for each halving of an axis, because each level is the

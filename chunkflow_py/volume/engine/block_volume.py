@@ -139,8 +139,8 @@ class BlockVolume:
         opening: options for reading and writing the volume.
         channel_names: one name per channel, if known.
         channel_colors: colour of each channel, six hexadecimal digits, if known.
-        encoding: compression of the blocks, by its name in `VolumeSpec`, or ``None`` if
-            `VolumeSpec` has no name for this compression.
+        encoding: name of the compression of the blocks, as in the attribute `encoding` of
+            `VolumeSpec`, or ``None`` if there is no such name for the compression.
         documents: keys of the metadata documents that describe this level. Some of these documents
             may not exist.
 
