@@ -51,6 +51,8 @@ def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: Boundin
       step. The same holds if the common step is above 256 and this divisor is below 4.
     * If the common step is 1, 2 or 3, no useful block size divides this step. Blocks are then as
       long as the longest task, and some tasks end inside a block.
+
+    Along each axis, a block is at most as long as *bounds*.
     """
     block = []
     common = common_unit(boxes, bounds)
