@@ -86,7 +86,7 @@ class ArrayAddress:
         path: path after the scheme; in a local path, links are resolved.
         address: address that `open_volume` accepts.
         mip: number of the level, or ``None`` for a file or folder.
-        dataset: name of the dataset in an HDF5 file, if any.
+        dataset: name of the dataset in an HDF5 file, or ``None`` if the address names no dataset.
     """
 
     text: str
@@ -148,7 +148,8 @@ class ArrayAddress:
     def arrays(self) -> frozenset[str]:
         """Identities of the arrays at the address.
 
-        There are several identities if the folder contains volumes of several formats.
+        There are several identities if the address is that of a folder with volumes of several
+        formats.
         """
         if self.mip is None:
             return self.containers

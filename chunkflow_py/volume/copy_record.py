@@ -53,7 +53,8 @@ class CopyRecord:
 
         Args:
             copied: description of the source and of the copied part, as JSON values.
-            overwrite: whether this copy replaces all blocks, whatever their source.
+            overwrite: whether this copy replaces all blocks, whatever their source. If true, an
+                existing record of another source is replaced.
             dry_run: whether to only check the record, without writing.
 
         Raises:

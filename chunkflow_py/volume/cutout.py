@@ -68,7 +68,7 @@ class Cutout:
         return not (self.start is None and self.stop is None and self.size is None)
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Set the function that margin ``auto`` uses: (task's box, bounds) -> box to read."""
+        """Set *required*, the function for margin ``auto``: (task's box, bounds) -> box to read."""
         self._required = required
 
     def box(
@@ -76,8 +76,8 @@ class Cutout:
     ) -> tuple[BoundingBox, BoundingBox]:
         """Return the box to read, clipped to *bounds*, and the domain of the chunk.
 
-        The domain is *bounds*, unless there is an explicit cut and *task* is ``None``. In this
-        case, the domain is the cut.
+        If there is an explicit cut and *task* is ``None``, the domain is the cut. In all other
+        cases, the domain is *bounds*.
 
         Args:
             bounds: box of all voxels of the volume or file.

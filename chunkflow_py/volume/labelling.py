@@ -123,7 +123,7 @@ class LabellingRecords:
         return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
     def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
-        """Yield the document of each region in which one of *tasks* writes the first or last voxel.
+        """Yield the documents of all regions in which a task writes the first or the last voxel.
 
         Args:
             tasks: lookup of the task that writes a given voxel, see

@@ -158,7 +158,10 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store *outline*, the description of all tasks, and prepare all checks.
+        """Store the description of all tasks, and prepare all checks.
+
+        Args:
+            outline: what is known about the tasks; see `chunkflow_py.core.outline.Outline`.
 
         Raises:
             VolumeNotFoundError: a check needs a file or level that does not exist.
@@ -178,7 +181,7 @@ class VolumeLoader(OperatorBase):
         """Return the domain of the chunks, or ``None`` if each task reads its own file.
 
         Raises:
-            GeometryError: an explicit cut extends beyond the volume.
+            GeometryError: a box given by options extends beyond the volume.
         """
         if (volume := self._known_volume()) is None:
             return None
@@ -188,7 +191,7 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def times(self) -> int | None:
-        """Number of time points of the volume, if each task selects its own time index.
+        """Number of time points of the volume; ``None`` if `time` is set, or without a time axis.
 
         Raises:
             VolumeError: the volume has several time points, but tasks have no time index.
@@ -202,12 +205,12 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Set the function that margin ``auto`` uses: (task's box, bounds) -> box to read."""
+        """Set *required*, the function for margin ``auto``: (task's box, bounds) -> box to read."""
         self.cutout.negotiate(required)
 
     @hook
     def voxels(self) -> Voxels | None:
-        """Return dtype, channels and kind of the chunks, if all tasks read one volume."""
+        """Return properties of the chunks' voxels; ``None`` if each task reads its own file."""
         from chunkflow_py.core.chunk import Voxels
         from chunkflow_py.volume.protocol import names_of
 
@@ -248,7 +251,7 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def traffic(self) -> Any:
-        """Bytes and blocks of all reads (a `Traffic`), if the volume counts them."""
+        """Totals of all reads, a `Traffic`; ``None`` if the volume does not count reads."""
         return getattr(self._volume, "traffic", None)
 
     @property

@@ -98,7 +98,8 @@ def box_mask(
     """Return the mask that keeps the voxels of a box at which *volume* is not zero.
 
     Args:
-        volume: the mask volume, any dtype; a voxel is set if any channel is not zero.
+        volume: the mask volume, any dtype; a voxel with several channels counts as zero only if all
+            its channels are zero.
         bbox: the box, in voxels of *voxel_size_nm*.
         voxel_size_nm: size of the voxels in which *bbox* is given, nanometres, zyx.
         fill_missing: whether voxels outside the mask volume count as zero; if false, such voxels

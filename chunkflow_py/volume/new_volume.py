@@ -302,8 +302,8 @@ def times_for(time: int | None, asked: int | None, of_input: int | None, url: st
     """Return the length of the time axis of a new volume.
 
     Args:
-        time: time index that will be written, if any.
-        asked: length that an option requests, if any.
+        time: time index that will be written, or ``None``.
+        asked: length that an option requests, or ``None`` if no option requests a length.
         of_input: length of the time axis of the pipeline's input, or ``None`` if the input has no
             time axis.
         url: address of the volume, for messages.
@@ -324,7 +324,7 @@ def times_for(time: int | None, asked: int | None, of_input: int | None, url: st
 
 
 def checked_dtype(name: str | None, option: str) -> np.dtype[Any] | None:
-    """Return the dtype called *name*.
+    """Return the dtype called *name*; ``None`` if *name* is ``None``.
 
     Raises:
         OptionError: no dtype has this name, or the values of the dtype are not real numbers.

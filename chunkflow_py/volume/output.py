@@ -90,7 +90,10 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that no two tasks write to one write unit; *outline* describes the tasks.
+        """Check that no two tasks write to one write unit of the volume or of the thumbnail.
+
+        Args:
+            outline: what is known about the tasks; see `chunkflow_py.core.outline.Outline`.
 
         Raises:
             ChunkflowError: the errors of `VolumeSaver.prepare`, for the volume or its thumbnail.
@@ -162,7 +165,7 @@ class VolumeOutput(OperatorBase):
 
     @hook
     def leftovers(self, tasks: Any) -> Iterator[Leftover]:
-        """Yield the stored blocks and labelling records that *tasks* will write again."""
+        """Yield the stored blocks and their labelling records that *tasks* will write again."""
         if self.saver.volume is not None:
             yield from stored_inside(self.saver.volume, tasks, time=self.saver.time)
             records = LabellingRecords(self.saver.volume, self.saver.opening.access)

@@ -83,7 +83,7 @@ class VolumeSpec:
 
 @dataclass(frozen=True)
 class VolumeOptions:
-    """Options for reading and writing a volume; a format ignores options that it does not have.
+    """Options for reading and writing a volume; a format ignores options that it does not support.
 
     Attributes:
         fill_missing: whether to read missing blocks as the fill value; if false, a missing block
@@ -104,14 +104,14 @@ class VolumeOptions:
 
 @dataclass(frozen=True)
 class StoredUnit:
-    """A stored object, and the write unit (block or shard) whose voxels it stores.
+    """A stored object, and the write unit (block or shard) whose voxels the object stores.
 
     Attributes:
         url: address of the object.
         box: box of the write unit, in voxels of the level.
         time: time index, or ``None`` in a volume without a time axis.
-        remove: function that deletes all objects of the write unit, such as a block with and
-            without the extension ``.gz``.
+        remove: function that deletes all objects of the write unit, such as two copies of a block,
+            one with and one without the extension ``.gz``.
     """
 
     url: str
@@ -339,7 +339,7 @@ def checked_time(time: int | None, times: int, url: str) -> int:
     """Return the time index to read: *time*, or 0 if *time* is ``None``.
 
     Args:
-        time: requested time index, if any.
+        time: requested time index, or ``None``.
         times: number of time points of the volume.
         url: address of the volume, for messages.
 
@@ -392,7 +392,8 @@ def check_channels(channels: Sequence[int] | None, existing: int | None, what: s
 
     Args:
         channels: the requested channels; ``None`` for all.
-        existing: number of channels; ``None``, for no channel axis, counts as one channel.
+        existing: number of channels of the volume or file, or ``None`` if there is no channel axis;
+            ``None`` counts as one channel.
         what: the volume or file, for the message.
 
     Raises:

@@ -7,7 +7,7 @@ level 2   |---------------|---------------|---------------|----|    blocks: one 
 level 3   |-------------------------------|--------------------|    blocks: two tasks share a block
 ```
 
-A pipeline can write a level if the level has no shards and no two tasks share one of its blocks.
+A pipeline can write a level if the level has no shards and no two tasks share a block of the level.
 The other levels are written when all tasks are done, by
 `chunkflow_py.run.whole_volume.downsampling`, because a block or shard of these levels may need the
 output of several tasks.
@@ -187,9 +187,9 @@ class PyramidOutput(OperatorBase):
         stop_mip: end of the levels to write (exclusive).
         mode: mode of `downsample`.
         opening: options for reading and writing the volume.
-        announced: volumes that earlier operators will create. The keys are addresses. The values
-            are functions that return the description of mip 0, or ``None`` if the description
-            depends on the first chunk.
+        announced: volumes that earlier operators will create. The keys are addresses. Each value is
+            a function that returns the description of the volume at mip 0. The function returns
+            ``None`` if this description depends on the first chunk.
     """
 
     url: str
@@ -239,7 +239,10 @@ class PyramidOutput(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that no two tasks write to one block of a level; *outline* describes the tasks.
+        """Check the levels to write, and that no two tasks write to one block of a level.
+
+        Args:
+            outline: what is known about the tasks; see `chunkflow_py.core.outline.Outline`.
 
         Raises:
             VolumeNotFoundError: the volume, or a level of it, neither exists nor will be created.
@@ -255,7 +258,7 @@ class PyramidOutput(OperatorBase):
         self._check(self._described(self._volumes), self._volumes[0].bounds, outline.boxes)
 
     def __call__(self, task: Task) -> Task:
-        """Compute the coarser levels of the chunk, and write the selected levels."""
+        """Compute the coarser levels of the chunk, and write the levels from `start_mip` on."""
         chunk = task.chunk(self.input_name)
         with self._lock:
             if self._volumes is None:
@@ -284,7 +287,7 @@ class PyramidOutput(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for the coarser levels of a chunk of extent *size*."""
+        """Return the memory needed to compute the coarser levels of a chunk of extent *size*."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         if size is None or self._volumes is None:
@@ -393,7 +396,8 @@ class FinerReader(OperatorBase):
 
     Attributes:
         fine: the finer level.
-        factor: size of a voxel of the task's box in voxels of the finer level, zyx.
+        factor: number of voxels of the finer level per voxel of the task's box, along each axis,
+            zyx.
         output_name: name of the chunk in the task.
     """
 
@@ -412,7 +416,7 @@ class FinerReader(OperatorBase):
 
     @hook
     def memory(self, size: Zyx | None) -> OperatorMemory | None:
-        """Return the memory for the finer voxels of a task of extent *size*."""
+        """Return the memory for the voxels of the finer level in a task box of extent *size*."""
         from chunkflow_py.core.host_memory import OperatorMemory
 
         if size is None:

@@ -47,7 +47,7 @@ class Blackout:
     """Sets the bad sections of each loaded chunk to 0; the list of bad sections is read once.
 
     Attributes:
-        url: address of the volume.
+        url: address of the volume whose file ``blackout_section_ids.json`` lists the bad sections.
         access: credentials and options of the store.
     """
 
@@ -101,7 +101,13 @@ class Validation:
         _ = self.coarse
 
     def __call__(self, chunk: Chunk, volume: Volume, read: int | None = None, /) -> Chunk:
-        """Return *chunk* unchanged, or raise an error if it does not match the coarser level."""
+        """Return *chunk* unchanged, or raise an error if *chunk* does not match the coarser level.
+
+        Args:
+            chunk: chunk to compare.
+            volume: volume from which *chunk* was read.
+            read: time index of *chunk* (default: the attribute `time`).
+        """
         check_against_mip(chunk, volume, self.coarse, self.time if read is None else read)
         return chunk
 
@@ -159,7 +165,8 @@ def check_against_mip(chunk: Chunk, fine: Volume, coarse: Volume, time: int | No
 
     ```
     fine    |--|--|--|--|--|--|     chunk, averaged over each coarse voxel
-    coarse  |-----|-----|-----|     as stored; voxel k covers the fine voxels k·f to (k+1)·f - 1
+    coarse  |-----|-----|-----|     as stored; for downsampling factor f, voxel k covers the fine
+                                    voxels k·f to (k+1)·f - 1
     ```
 
     Integer intensities may differ by 1 for each halving of an axis, because each level is the

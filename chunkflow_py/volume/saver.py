@@ -88,9 +88,9 @@ class VolumeSaver:
         creating: settings of the format, which are passed to `create_volume`.
         exactly: whether an existing volume must have the block size, shard size, encoding and
             number of time points that are given as attributes.
-        announced: volumes that earlier operators will create. The keys are addresses. The values
-            are functions that return the description of mip 0, or ``None`` if the description
-            depends on the first chunk.
+        announced: volumes that earlier operators will create. The keys are addresses. Each value is
+            a function that returns the description of the volume at mip 0. The function returns
+            ``None`` if this description depends on the first chunk.
     """
 
     url: str
@@ -148,7 +148,7 @@ class VolumeSaver:
             times: length of the time axis of the volume that the pipeline reads, or ``None`` if
                 this volume has no time axis.
             voxel_size_nm: size of the voxels that will be written, nanometres, zyx, if known.
-            has_tasks: whether the pipeline has tasks; a task may have a time index.
+            has_tasks: whether the pipeline has tasks, each of which may select a time index.
 
         Raises:
             OptionError: the volume has several time points, but neither an option nor a task

@@ -240,7 +240,7 @@ class TensorStoreSource(VolumeSource):
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """Addresses of the arrays to read; a spec that combines arrays has several.
+        """Addresses of the arrays to read; several addresses if the spec combines arrays.
 
         If the array cannot be opened, the result is the spec; the loader then raises the error
         when it opens the array.

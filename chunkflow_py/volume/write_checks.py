@@ -128,7 +128,8 @@ def check_voxels(
 
     Args:
         voxels: properties of the voxels that the pipeline makes.
-        converted_to: dtype to which the voxels are converted before they are written, if any.
+        converted_to: dtype to which the voxels are converted before they are written, or ``None``
+            if they are not converted.
         dtype: dtype of the voxels of the volume.
         channels: number of channels of the volume, or ``None`` without a channel axis.
         url: address of the volume, for messages.
@@ -149,7 +150,14 @@ def check_voxels(
 
 
 def fits(here: np.dtype[Any], kind: Kind | None, there: np.dtype[Any]) -> bool:
-    """Return whether a conversion from dtype *here* to *there* loses nothing except by rounding."""
+    """Return whether a conversion from dtype *here* to *there* loses nothing except by rounding.
+
+    Args:
+        here: present dtype of the voxels.
+        kind: kind of the voxels, or ``None`` if unknown. Floats of the kinds ``probability`` and
+            ``affinity``, or of unknown kind, fit into uint8; other floats do not.
+        there: dtype after the conversion.
+    """
     import numpy as np
 
     widened = here.kind in "bui" and there.kind in "ui" and np.can_cast(here, there, "safe")

@@ -37,7 +37,7 @@ class BlockCache:
         self._lock = Lock()
 
     def claim(self, block: Index) -> Future[NDArray[Any] | None] | None:
-        """Return the future of a block that is cached or being fetched; otherwise, claim the block.
+        """Return the future of a block that is cached or being fetched; claim any other block.
 
         ``None`` means that the caller has claimed the block. The caller must then fetch the block
         and call `share`. If the caller cannot fetch the block, the caller must call `give_up`,

@@ -76,8 +76,8 @@ class BlockLayout(ABC):
         """Return a block as the bytes to store.
 
         Args:
-            voxels: voxels of the part of the block inside the array, of type `dtype`, with axes in
-                the order of `axes` and any strides.
+            voxels: voxels of the part of the block that lies inside the array. The dtype is
+                `dtype`, and the axes are in the order of `axes`; any strides are allowed.
             block: index of the block.
         """
 

@@ -47,10 +47,12 @@ def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: Boundin
     Along each axis, the block size is the largest divisor, up to 64 voxels, of the tasks' common
     step (see `common_unit`); for step 0, it is 64. There are two exceptions:
 
-    * The block size is the common step if this step is 4 to 256 and the divisor is below 16, or if
-      this step is above 256 and the divisor is below 4.
+    * If the common step is 4 to 256 and this divisor is below 16, the block size is the common
+      step. The same holds if the common step is above 256 and this divisor is below 4.
     * If the common step is 1, 2 or 3, no useful block size divides this step. Blocks are then as
       long as the longest task, and some tasks end inside a block.
+
+    Along each axis, a block is at most as long as *bounds*.
     """
     block = []
     common = common_unit(boxes, bounds)

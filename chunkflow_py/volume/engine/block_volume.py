@@ -127,7 +127,7 @@ class BlockVolume:
     """One level of a volume of blocks, as a `Volume`.
 
     Args:
-        url: address with which the volume can be opened again, including a password if any.
+        url: address with which the volume can be opened again; may contain a password.
         store: store of the objects.
         layout: layout of the array in the store.
         voxel_offset: position of the first voxel, zyx.
@@ -139,8 +139,8 @@ class BlockVolume:
         opening: options for reading and writing the volume.
         channel_names: one name per channel, if known.
         channel_colors: colour of each channel, six hexadecimal digits, if known.
-        encoding: compression of the blocks, by its name in `VolumeSpec`, or ``None`` if
-            `VolumeSpec` has no name for this compression.
+        encoding: name of the compression of the blocks, as in the attribute `encoding` of
+            `VolumeSpec`, or ``None`` if there is no such name for the compression.
         documents: keys of the metadata documents that describe this level. Some of these documents
             may not exist.
 
@@ -148,7 +148,7 @@ class BlockVolume:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
             single_writer: see `Volume`.
         channel_blocks: number of blocks along the channel axis.
-        channel_names, channel_colors, encoding, documents: as given.
+        channel_names, channel_colors, encoding, documents: the arguments of these names.
         traffic: totals of all reads.
     """
 
@@ -216,7 +216,7 @@ class BlockVolume:
         self._stored_shards: set[Index] = set()  # known to exist, although some blocks are empty
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        """Pickle the volume as its address; another process opens the volume again."""
+        """Pickle the address and the options, not voxels; unpickling opens the volume again."""
         return partial(open_volume, self._address, self.mip, self._mode, opening=self._opening), ()
 
     @property
@@ -376,7 +376,7 @@ class BlockVolume:
         return tuple(sorted(store.written, key=lambda stored: stored.url))
 
     def write_bytes(self, size: Zyx) -> int:
-        """Return the memory that `write` needs besides a chunk of extent *size* (voxels), bytes."""
+        """Return the memory, bytes, that `write` needs besides a chunk of extent *size*, voxels."""
         voxel = self.dtype.itemsize * (self.channels or 1)
         return write_bytes(size, self.block_size, self.write_unit, voxel, self._threads)
 
@@ -541,7 +541,7 @@ class BlockVolume:
 def write_bytes(
     size: Zyx, block: Zyx, unit: Zyx, voxel_bytes: int, threads: int | None = None
 ) -> int:
-    """Return the memory that writing a chunk needs besides the chunk, bytes.
+    """Return the memory, in bytes, that writing a chunk needs besides the chunk.
 
     Each thread copies and encodes one block. A shard is kept until all its blocks are encoded and
     the shard is stored. Encoded blocks are assumed to be as large as their voxels.

@@ -8,7 +8,7 @@
 The measurements are of 8 bit images. A sample of each block decides between the libraries: if the
 sample has no repetitions, the block counts as noise. ISA-L is faster than both libraries, but is
 not used, because its output depends on earlier contents of its memory. When small blocks were
-compressed twice with ISA-L, about one in a thousand gave different bytes.
+compressed twice with ISA-L, the bytes of about one block in a thousand differed.
 """
 
 from __future__ import annotations

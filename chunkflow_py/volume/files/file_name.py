@@ -61,9 +61,10 @@ class FileName:
         extensions: file name extensions of the format, with dots. If *name* is a prefix, the file
             of a task is called: prefix, box of the task, first of these extensions.
         option: name of the option, for messages.
-        reads: whether tasks read. If so, *name* is not a prefix if a file called *name* exists.
-        folders: whether tasks that read may also read a folder of sections. If so, *name* is not a
-            prefix if a folder called *name* exists.
+        reads: whether tasks read files. In this case, *name* is a file name, not a prefix, if a
+            file called *name* exists.
+        folders: whether tasks that read files may also read a folder of sections. In this case,
+            *name* is the name of a folder, not a prefix, if a folder called *name* exists.
     """
 
     name: str
@@ -95,7 +96,7 @@ class FileName:
 
     @property
     def place(self) -> str:
-        """Absolute path of the file; with a prefix, ``BOX`` stands for the box of a task."""
+        """Absolute path; ``BOX`` after a prefix stands for the box of a task."""
         name = f"{self.name}BOX{self.extensions[0]}" if self.is_prefix else self.name
         return str(Path(name).expanduser().absolute())
 

@@ -57,7 +57,10 @@ class FileSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that all tasks can write files of this name; *outline* describes the tasks.
+        """Check that the file of each task can be created, and that no two tasks write one file.
+
+        Args:
+            outline: what is known about the tasks; see `chunkflow_py.core.outline.Outline`.
 
         Raises:
             OptionError: several tasks would write one file.

@@ -7,9 +7,9 @@
 | voxel size   | dataset ``voxel_size``   | attributes ``voxel_size_nm``, ``voxel_size``    |
 | kind         | attribute ``layer_type`` | attribute ``layer_type``                        |
 
-Offsets (voxels) and voxel sizes (nanometres) are zyx. Each is read from the first of these places
-that has it: an attribute of the dataset with the voxels; the dataset ``voxel_offset`` or
-``voxel_size``; an attribute of the file.
+Offsets (voxels) and voxel sizes (nanometres) are zyx. Each of these two values is read from the
+first of the following places that contains the value: an attribute of the dataset with the voxels;
+the dataset ``voxel_offset`` or ``voxel_size``; an attribute of the file.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ def _opened_when_free(path: Path) -> h5py.File:
 
 @contextmanager
 def writing(path: Path) -> Iterator[tuple[h5py.File, Sink]]:
-    """Open an existing file for writing; the file is flushed to the disk when the block ends.
+    """Open an existing file for writing; flush it to the disk at the end of the ``with`` block.
 
     Raises:
         VolumeError: the file cannot be written, for example on a full disk, or other processes read
@@ -207,7 +207,7 @@ class Sink(io.RawIOBase):
         os.fsync(self._handle)
 
     def __exit__(self, *exception: object) -> None:
-        """Close the file, then raise the error of the first failed write, if any."""
+        """Close the file; if a write has failed, raise the error of the first failed write."""
         os.close(self._handle)
         super().__exit__(*exception)  # type: ignore[arg-type]
         self.check()

@@ -5,7 +5,8 @@
 | ``h5://em.h5``        | ``main``; if the file has no ``main``, its only dataset            |
 | ``h5://em.h5:/a/raw`` | ``/a/raw``                                                         |
 
-The offset, voxel size and kind are read from the same attributes and datasets as in `open_hdf5`.
+The module `chunkflow_py.volume.files.hdf5` lists the attributes and datasets from which the offset,
+voxel size and kind of voxels are read.
 
 Guarantees:
 
@@ -97,7 +98,7 @@ class Hdf5Volume:
         self.mips: tuple[int, ...] = (0,)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the volume as its address; another process opens the volume again."""
+        """Pickle the address and the options, not voxels; unpickling opens the volume again."""
         return Hdf5Volume, (self._place, self._mode, self._opening)
 
     def read(

@@ -122,7 +122,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _checked(path: Path) -> tuple[str | None, int]:
-    """Return the compression of a file, and the limit of its decompressed size, in bytes.
+    """Return the compression of a file, and the largest number of bytes after decompression.
 
     Raises:
         ValueError: the extended header is longer than the file, or than `_EXTENDED_BYTES`.

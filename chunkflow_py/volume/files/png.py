@@ -1,4 +1,4 @@
-"""Read and write stacks of PNG sections: each file is a grey image, named after its z position.
+"""Read and write stacks of PNG sections: each file is one section, named after its z position.
 
 | path             | sections                                                            |
 |------------------|---------------------------------------------------------------------|
@@ -183,7 +183,10 @@ class PngSaver(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that no two tasks write the same section; *outline* describes the tasks.
+        """Check that no two tasks write the same section.
+
+        Args:
+            outline: what is known about the tasks; see `chunkflow_py.core.outline.Outline`.
 
         Raises:
             OptionError: two tasks would write the same section.

@@ -89,7 +89,7 @@ class SectionLayout(BlockLayout):
         unit: Index,
         blocks: Sequence[Index],
     ) -> dict[Index, bytes | None]:
-        """Return the content of the file of a section.
+        """Return a dict with the content of the file of one section, for the block of this section.
 
         Raises:
             VolumeError: the file has been removed, or cannot be read.

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SectionStack:
-    """A stack of numbered section images as one array, which begins with the lowest number.
+    """A stack of numbered section images as one array; the lowest number comes first.
 
     Attributes:
         files: dict from section number to file; if a number has no file, its section is read as

@@ -156,7 +156,11 @@ class Description:
 
 
 def description_of(file: tifffile.TiffFile, what: str) -> Description:
-    """Return position, size and kind of the voxels, as stated in the metadata of an open file.
+    """Return voxel offset, voxel size and kind of voxels from the metadata of an open file.
+
+    Args:
+        file: the open file.
+        what: name of the file, for messages.
 
     Raises:
         VolumeError: the voxel offset or voxel size in the file is not three numbers.
@@ -278,7 +282,8 @@ class _Layout:
         shape: shape of the chunk.
         series: the first series of the file.
         stored: extents of the axes in the file, including those of length 1.
-        order: position of c (if any), z, y and x among the stored axes; -1 if there is no z.
+        order: indices of c (only if the file has channels), z, y and x among the stored axes. The
+            index of z is -1 if the file has no z.
         leading: number of stored axes before y and x.
         by_page: whether each page is one whole section.
     """
@@ -320,8 +325,9 @@ def check_page(page: Any, path: Path) -> None:
     """Check the strips or tiles of a page before decoding.
 
     Raises:
-        VolumeError: a strip or tile has more bytes than compressed noise would have, or the
-            compression is not supported, because its decoder does not limit the size of the output.
+        VolumeError: a strip or tile has more bytes than random pixels would take after compression;
+            or the compression is not supported, because the decoder does not limit the size of the
+            decompressed data.
         ValueError: a compressed image declares more pixels than a strip or tile has.
     """
     if page is None or page.compression == 1:

@@ -64,7 +64,8 @@ class TiffLayout(BlockLayout):
 
         Raises:
             VolumeNotFoundError: the file has no level *mip*.
-            VolumeError: the file is not a TIFF file, is damaged, or names files in other folders.
+            VolumeError: the file is not a TIFF file, is damaged, or has metadata that name files in
+                other folders.
             ChunkError: the image has axes that a volume does not have.
         """
         self._path, self._lock = path, Lock()
@@ -107,7 +108,10 @@ class TiffLayout(BlockLayout):
         self.scale = Zyx(z, y, x)
 
     def _axes_of(self, names: str) -> dict[str, int]:
-        """Return the position in the file of each axis of the volume; -1 if the file has no z."""
+        """Return a dict from each axis of the volume to its index among the axes of the file.
+
+        The index of z is -1 if the file has no axis z.
+        """
         file, path = self._file, self._path
         ours = file.is_shaped and "voxel_size_nm" in (file.shaped_metadata or [{}])[0]
         places: dict[str, int] = {}
@@ -236,7 +240,7 @@ class TiffLayout(BlockLayout):
         unit: Index,
         blocks: Sequence[Index],
     ) -> dict[Index, bytes | None]:
-        """Return a dict from each block to its stored bytes: its segments, one after the other."""
+        """Return a dict from each block to the bytes of its strips or its tile, joined in order."""
         with tiff_errors(self._path):
             if self._contiguous:
                 size = self.block_bytes
@@ -309,7 +313,7 @@ class TiffLayout(BlockLayout):
             return self._series.pages[self._number(block)]
 
     def _check(self, page: Any, block: Index) -> None:
-        """Check the strips or tiles of the page of *block*, unless they have been checked."""
+        """Check the strips or tiles of the page of *block*; each page is checked only once."""
         number = self._number(block)
         if number not in self._checked:
             check_page(page, self._path)

@@ -314,7 +314,7 @@ def _decompressor(compression: Mapping[str, Any], url: str) -> Callable[[Any, in
 
 
 def _lz4(data: memoryview, most: int) -> bytes:
-    """Decompress a stream of lz4-java, which has parts with a header each; the final part is empty.
+    """Decompress a stream of lz4-java: a list of parts, each with a header; the last part is empty.
 
     Raises:
         ValueError: a header or a part is damaged, or the decompressed parts exceed *most* bytes.

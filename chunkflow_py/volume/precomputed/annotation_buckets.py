@@ -1,4 +1,4 @@
-"""Rows of arrays on the disk, divided into buckets; each bucket can be sorted in memory."""
+"""Store rows of an array in buckets on the disk, so that each bucket can be sorted in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUFFER_BYTES = 1 << 25
 
 
 class Buckets:
-    """Rows of arrays in files, one file for each bucket.
+    """Rows of an array, divided into buckets; each bucket is a file.
 
     The rows of a bucket keep the order in which they are added.
 

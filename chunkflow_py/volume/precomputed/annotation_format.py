@@ -123,11 +123,16 @@ def _in_order(properties: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], ...
 
 
 def content_ids(packed: Packed, relations: Sequence[Relation]) -> NDArray[np.uint64]:
-    """Return an id for each annotation, computed from its geometry, properties and segments.
+    """Return an id for each annotation, computed from geometry, properties and segments.
 
     Equal annotations from different tasks get the same id. If two different annotations get the
     same id, `merge_annotations` raises an error. With ten million annotations, the probability of
     this error is 3 in a million.
+
+    Args:
+        packed: packed rows of the annotations.
+        relations: for each relation, the number of segments of each annotation, and the ids of the
+            segments of all annotations, one after the other.
     """
     ids = np.full(len(packed), packed.shape[1], np.uint64)
     for column in packed.T:
@@ -202,12 +207,14 @@ def decoded_list(data: bytes, width: int) -> tuple[Packed, NDArray[np.uint64]]:
 def encoded_entries(
     packed: Packed, relations: Sequence[tuple[NDArray[Any], NDArray[Any]]]
 ) -> tuple[NDArray[np.int64], Packed]:
-    """Encode single annotations: packed row, then for each relation, number and ids of segments.
+    """Encode annotations one by one: the packed row, then the segments for each relation.
+
+    The segments for a relation are encoded as their number and their ids.
 
     Args:
         packed: packed rows of the annotations.
-        relations: for each relation, the number of segments of each annotation, and the segments
-            of all annotations, one after the other.
+        relations: for each relation, two arrays: the number of segments of each annotation, and the
+            ids of the segments of all annotations, one after the other.
 
     Returns:
         The length of each encoded annotation in 32 bit integers, and the encoded annotations as one
@@ -233,7 +240,7 @@ def encoded_entries(
 def decoded_entry(
     data: bytes, width: int, relations: int
 ) -> tuple[Packed, list[NDArray[np.uint64]]]:
-    """Return the packed row of an encoded annotation, and its segments for each relation.
+    """Return the packed row of an encoded annotation, and the ids of its segments by relation.
 
     Args:
         data: the encoded annotation.
@@ -419,7 +426,7 @@ def _numbers(found: Any, low: float = -_FURTHEST, high: float = _FURTHEST) -> li
 
 
 def _zyx(found: Any, above: float | None = None) -> tuple[float, float, float]:
-    """Convert three numbers of an info file from the order xyz to the order zyx."""
+    """Convert three numbers of an info file from xyz to zyx; refuse numbers up to *above*."""
     x, y, z = _numbers(found)
     if above is not None and min(x, y, z) <= above:
         msg = f"{[x, y, z]} must be numbers above {above:g}"

@@ -208,7 +208,7 @@ class _Collected:
 
     @property
     def bounds(self) -> BoundingBox:
-        """Bounds of the collection; if tasks gave none, the smallest box around all annotations."""
+        """Bounds that tasks have stored; if there are none, the box around all annotations."""
         if self._bounds is not None:
             return self._bounds
         if not np.isfinite(self._low).all():
@@ -218,7 +218,9 @@ class _Collected:
         return BoundingBox(Zyx.of(low.astype(int).tolist()), Zyx.of(high.astype(int).tolist()))
 
     def in_order(self) -> Iterator[tuple[NDArray[Any], Lists]]:
-        """Yield rows and their segments in the order of the hashes of ids; each id occurs once.
+        """Yield rows and the ids of their segments, in the order of the hashes of the rows' ids.
+
+        Each row id occurs once.
 
         Raises:
             VolumeError: two different annotations have the same id.
@@ -282,9 +284,10 @@ def taken(rows: NDArray[Any], lists: Lists, order: NDArray[Any]) -> tuple[NDArra
 def scatter(
     numbers: NDArray[Any], rows: NDArray[Any], lists: Lists, into: Buckets, segments: list[Buckets]
 ) -> None:
-    """Add row i to bucket ``numbers[i]`` of *into*, and its segments to *segments*.
+    """Add row i to bucket ``numbers[i]`` of *into*, and the segments of row i to *segments*.
 
-    *segments* has one `Buckets` for each relation. The segments of row i also go to bucket
+    *lists* and *segments* have one item for each relation: the ids of the related segments, row by
+    row, and the `Buckets` to which these ids are added. The segments of row i also go to bucket
     ``numbers[i]``.
     """
     into.add(numbers, rows)
@@ -343,7 +346,7 @@ class _Levels:
     def _first_too_many(
         self, found: NDArray[np.int64], cells: NDArray[np.uint64], stop: int
     ) -> int:
-        """Return the index of the first annotation that does not fit into its cell, or *stop*."""
+        """Return the index of the first annotation that does not fit into its cell; else *stop*."""
         order = np.argsort(cells, kind="stable")
         ordered = cells[order]
         starts, counts = runs_of(ordered)

@@ -1,4 +1,4 @@
-"""Parts: files in which tasks store annotations; a merge joins all parts to one collection.
+"""Parts: files in which tasks store annotations; a merge joins all parts into one collection.
 
 Each task stores one part. A part is an npz file without pickles, named after the box of the task,
 with these arrays:
@@ -185,7 +185,7 @@ def parts_in(store: Store, *, allow_missing: bool = False) -> Iterator[Part]:
 
 
 def _missing(url: str, boxes: list[BoundingBox], tasks: int) -> str:
-    """Return the message for missing tasks, with an example if the tasks form a grid."""
+    """Return the message for missing tasks; if the tasks form a grid, name one missing task."""
     starts = np.array([box.start for box in boxes])
     axes = [np.unique(starts[:, axis]) for axis in range(3)]
     example = ""

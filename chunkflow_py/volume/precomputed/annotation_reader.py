@@ -92,7 +92,7 @@ class AnnotationCollection:
         return np.sort(np.array(list(self._numbers(self.info.by_id)), np.uint64))
 
     def get(self, ids: Iterable[int] | NDArray[np.uint64]) -> Annotations:
-        """Return the annotations with these *ids*, in this order, with their segments.
+        """Return the annotations with these *ids*, in this order, and the ids of their segments.
 
         Raises:
             ChunkError: a number in *ids* is not an unsigned integer of 64 bits.

@@ -80,7 +80,7 @@ class GrapheneVolume:
         self.times: int | None = None
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
-        """Pickle the volume as its address; another process opens the volume again."""
+        """Pickle the address and the options, not voxels; unpickling opens the volume again."""
         return partial(open_any, self._address, self._mip, opening=self._opening), ()
 
     def read(

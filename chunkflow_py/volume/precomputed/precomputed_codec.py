@@ -173,7 +173,7 @@ def decompressed(data: bytes, extension: str, most: int) -> bytes:
 
     Raises:
         MissingExtraError: the library for the compression is not installed.
-        Exception: the data are damaged, or decompress to more bytes than this limit.
+        Exception: the data are damaged, or decompress to more than *most* bytes.
     """
     codec = COMPRESSED.get(extension)
     if codec is None:

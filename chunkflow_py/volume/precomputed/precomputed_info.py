@@ -399,11 +399,11 @@ def scale_bounds(scale: dict[str, Any]) -> BoundingBox:
 
 
 def _kind(info: dict[str, Any]) -> Any:
-    """Return the kind that this package has stored in the info file, if any.
+    """Return the kind of the voxels, such as ``image``, that this package stores in info files.
 
-    Other programs store only a layer type. For a segmentation layer, the result is
-    ``segmentation``. For an image layer, the result is ``None``, because an image layer may contain
-    an image or a probability map.
+    Other programs store only a layer type. If the info file states no kind, the result is
+    ``segmentation`` for a segmentation layer, and ``None`` for an image layer, because an image
+    layer may contain an image or a probability map.
     """
     stored = info.get(_OURS, {}).get("kind")
     return "segmentation" if stored is None and info.get("type") == "segmentation" else stored

@@ -12,9 +12,9 @@ The number of a block determines its shard. This number is the compressed Morton
 number of a block              ... z1 y1 x1 z0 y0 x0    as many bits as the grid of blocks needs
 ```
 
-In most volumes, the lowest bits of the number tell the blocks of one shard apart, so each shard is
-a box of neighbouring blocks. In some volumes, a hash of the number selects the shard, so the blocks
-of a shard are not neighbours.
+In most volumes, the numbers of the blocks of one shard differ only in their lowest bits, so each
+shard is a box of neighbouring blocks. In some volumes, a hash of the number selects the shard, so
+the blocks of a shard are not neighbours.
 
 Format: github.com/google/neuroglancer, ``datasource/precomputed/sharded.md`` and ``volume.md``.
 """
@@ -148,7 +148,7 @@ class PrecomputedLayout(BlockLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the encoded bytes of a block, from an object with any of the known extensions."""
+        """Return a dict with the encoded bytes of a block; its object may have any extension."""
         name, data, most = self._name(unit), None, packed_most(self.block_bytes)
         for extension in self._extensions(self._last_read):
             data = store.get(name + extension, most)
@@ -272,7 +272,7 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return the encoded bytes of *blocks*, which are all in shard *unit*.
+        """Return a dict with the encoded bytes of each of *blocks*, which are all in shard *unit*.
 
         If at least half of the blocks of the shard are requested, the whole shard is read.
         """

@@ -205,8 +205,9 @@ def shard_content(
         lengths: length of each entry, in bytes.
         contents: the bytes of the entries in the order of *numbers*, including the gaps; an item
             may contain several entries.
-        gaps: for each entry, number of bytes between the previous entry and this entry, such as the
-            fragments of a mesh in front of its manifest (default: 0).
+        gaps: for each entry, number of bytes between the previous entry and this entry (default:
+            0). In a shard of meshes, for example, the fragments of a mesh are in the gap before the
+            manifest of the mesh.
     """
     minishards = sharding.place(numbers)[1]
     index = np.zeros((1 << sharding.minishard_bits, 2), "<u8")
@@ -230,10 +231,14 @@ def shard_content(
 
 
 def read_shard_index(read: Read, sharding: Sharding) -> NDArray[np.uint64] | None:
-    """Return where the index of each minishard is stored, as an array of shape (minishards, 2).
+    """Return the positions of the indices of all minishards, as an array of shape (minishards, 2).
 
-    A row contains start and stop, in bytes after the end of the shard index. If the shard is not
-    stored, the result is ``None``.
+    Row i contains the start and the stop of the index of minishard i, in bytes after the end of the
+    shard index. If the shard is not stored, the result is ``None``.
+
+    Args:
+        read: function (start, stop) -> bytes of the shard; ``None`` if the shard is not stored.
+        sharding: sharding of the shard.
 
     Raises:
         ValueError: the shard is shorter than its index.

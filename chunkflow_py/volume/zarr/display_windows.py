@@ -36,9 +36,9 @@ def fit_windows(url: str, opening: VolumeOptions, colors: Sequence[str] = ()) ->
     """Compute contrast windows from the voxels; store them in the metadata of an OME-Zarr image.
 
     A window is replaced only if it still has the range that `create_volume` has written. Plain
-    arrays, segmentations, probabilities and affinities are left unchanged. Volumes of unknown kind
-    with integers of more than 16 bits are also left unchanged, because such voxels usually are
-    labels.
+    arrays, segmentations, probabilities and affinities are left unchanged. If the metadata do not
+    state what the voxels mean, volumes with integers of more than 16 bits are also left unchanged,
+    because such voxels usually are labels.
 
     Args:
         url: address of the volume; all its levels must have been written.

@@ -92,7 +92,7 @@ def ome_of(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def multiscale(attributes: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the first multiscale image in a group's attributes, if any.
+    """Return the first multiscale image in a group's attributes; ``None`` if there is no image.
 
     Raises:
         ValueError: the description of the image is not valid.
@@ -380,7 +380,7 @@ def array_geometry(
 
 
 def kind_of(attributes: Mapping[str, Any]) -> Kind | None:
-    """Return the kind of the voxels (see `Chunk`); ``None`` if *attributes* does not name it."""
+    """Return the kind of the voxels (see `Chunk`); ``None`` if *attributes* names no kind."""
     stored = attributes.get(OURS, {}).get("kind")
     return next((kind for kind in KINDS if kind == stored), None)
 
@@ -545,7 +545,7 @@ def fitted_channels(
     Args:
         ome: OME-Zarr part of the attributes of the group. If the window of a channel differs from
             the window that `create_volume` writes, window and colour of this channel are kept.
-        volume: volume of the group.
+        volume: the volume that the group contains.
         windows: min, max, start and end of the window of each channel.
         colors: colour of each channel, or empty for default colours.
 

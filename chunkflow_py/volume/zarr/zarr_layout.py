@@ -160,9 +160,9 @@ class ShardedZarrLayout(ZarrLayout):
     ) -> dict[Index, bytes | None]:
         """Return the encoded *blocks* of the shard *unit*; ``None`` for a block that is not stored.
 
-        If at least half of the blocks of the shard are requested, the whole shard is read.
-        Otherwise the index is read first, then the requested blocks. Blocks that are close
-        together in the shard are read in one request.
+        If at least half of the blocks of the shard are requested, the whole shard is read. If fewer
+        blocks are requested, the index is read first, then the requested blocks. Blocks that are
+        close together in the shard are read in one request.
 
         Raises:
             ValueError: the index is damaged, or refers to bytes beyond the end of the shard.

@@ -1,7 +1,8 @@
 """Read, check, merge and write the JSON documents of zarr arrays and groups.
 
-zarr-python interprets the documents: it receives them in its memory store and returns the array.
-Documents are fetched by name and never listed, so that volumes on web servers can also be read.
+zarr-python interprets the documents: this module copies the documents to a memory store, from which
+zarr-python opens the array. Documents are fetched by name and never listed, so that volumes on web
+servers can also be read.
 """
 
 from __future__ import annotations
