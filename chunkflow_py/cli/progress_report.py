@@ -111,7 +111,7 @@ class PipelineReport(ProgressReport, Listener):
         return self.progress.total
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
-        """Log the start of the pipeline and, if stderr is a terminal, show the view."""
+        """Log the start of the pipeline and, if stderr is a terminal, show the progress view."""
         self.progress = PipelineProgress(operators, tasks)
         names = [operator.name for operator in operators]
         log_event(logger, logging.INFO, "run_started", operators=names, tasks=tasks)
@@ -161,7 +161,7 @@ class PipelineReport(ProgressReport, Listener):
         )
 
     def run_finished(self) -> None:
-        """Erase the view, log the numbers of tasks, and print the table of times."""
+        """Erase the progress view, log the numbers of tasks, and print the table of times."""
         progress = self.progress
         network_s = progress.network_s
         self._report_end(
