@@ -33,12 +33,12 @@ _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed
 def patiently(
     understand: Callable[[Exception], Failure], renew: Callable[[], None]
 ) -> Callable[[Exception], Failure]:
-    """Return *understand*, changed so that refused credentials count as a transient failure.
+    """Return a function like *understand*, but with refused credentials as transient failures.
 
-    Each returned function is for one call and the retries of that call. Each time the cloud refuses
-    the credentials, the function reloads the credentials. It classifies the refusal as transient
-    until `REFUSED_S` seconds after the first refusal, because credentials may be replaced during a
-    long run.
+    The returned function serves one call and the retries of that call. Each time the cloud refuses
+    the credentials, the returned function calls *renew*. Until `REFUSED_S` seconds after the first
+    refusal, it classifies refusals as transient, because credentials may be replaced during a long
+    run.
 
     Args:
         understand: function that classifies the exception of a failed try.
@@ -70,7 +70,8 @@ class Service:
         anonymous: whether requests are sent without credentials.
         make: function that creates an obstore client from client options and retry options.
         headers: headers of every request.
-        endpoint: address of the server that is used instead of the cloud's own server, if any.
+        endpoint: address of a server that replaces the cloud's own server; ``None`` for no other
+            server.
         clients: clients created so far; they are reused because they have open connections.
     """
 

@@ -7,8 +7,8 @@ removal is also durable when the call returns. No setting weakens these guarante
 
 Writes in several threads wait for the disk at the same time. All writes in a with block of
 `FolderStore.together` share one sync per folder, at the end of the block.
-`FolderStore.put_each_if_absent` writes one file, syncs the file once, and makes all names links to
-this file.
+`FolderStore.put_each_if_absent` writes one file, syncs the file once, and creates hard links to
+this file under all names.
 
 Files whose names begin with ``.tmp-`` are not objects. A killed process may leave such files
 behind.
@@ -151,7 +151,7 @@ class FolderStore:
         return is_first
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Write *data* under each key that has no object; return one result per key."""
+        """Write *data* under each key without an object; return whether each key was written."""
         paths = [Path(self._path(key)) for key in keys]
         temporary = temporary_beside(paths[0])
         folders = {path.parent for path in paths}
@@ -231,7 +231,7 @@ class FolderStore:
                 yield key, entry.stat().st_size
 
     def subfolders(self) -> Iterator[str]:
-        """Yield the names of the folders directly below the URL, including empty folders."""
+        """Yield the names of the subfolders directly in the folder, including empty subfolders."""
         with os_errors("list", self._under):
             try:
                 entries = list(os.scandir(self._under))
@@ -290,7 +290,7 @@ def _linked(source: Path, path: Path) -> bool | None:
 
 
 def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
-    """Replace a file's content with *data* if it is still *old*; return whether it was replaced.
+    """Replace a file's content with *data* if the content is *old*; return whether it was.
 
     ```
     1. write and sync .tmp-1f2e3d4c-name/TOKEN

@@ -260,7 +260,7 @@ def _understand(error: Exception) -> Failure:
     """Return the cause of a failed call to huggingface_hub.
 
     Raises:
-        Exception: *error* itself, if its cause is not the network or the answer of the hub.
+        Exception: *error* itself, if neither the network nor the answer of the hub is the cause.
     """
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
