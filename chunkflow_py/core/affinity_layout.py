@@ -67,8 +67,8 @@ class AffinityLayout:
     def arranged(self, affinity: NDArray[Any]) -> NDArray[Any]:
         """Convert affinities to channels in the order z, y, x, stored at the upper voxels.
 
-        If *affinity* is stored at the upper voxels already, the result is a view. Otherwise, the
-        values of each channel are shifted by one voxel along the axis of the channel. The values of
+        If `at` is ``target``, the result is a view. If `at` is ``source``, the values of each
+        channel are shifted by one voxel along the axis of the channel. The values of
         the last plane are dropped, because the upper voxels of their edges are outside the array.
         The first plane is filled with zeros, because its lower neighbours are outside the array.
 

@@ -501,7 +501,7 @@ def pack(datasets: Mapping[str, Any], attributes: Mapping[str, str]) -> bytes:
     """Return an HDF5 file of arrays and attributes; equal content gives equal bytes.
 
     Args:
-        datasets: arrays of numbers by name; a name with ``None`` is left out.
+        datasets: arrays of numbers by name; a name whose value is ``None`` is left out.
         attributes: texts by name, stored as attributes of the file.
     """
     import h5py

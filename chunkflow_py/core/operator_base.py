@@ -204,10 +204,10 @@ class OperatorBase(HookBase, adds_hooks=True):
     # --- before the first task, in the order of the pipeline --------------------------------------
 
     def prepare(self, outline: Outline) -> None:
-        """Check, before the first task, that the operator can process what *outline* describes.
+        """Check, before the first task, that the operator can process the tasks and their input.
 
         Raises:
-            ChunkflowError: the operator cannot process such tasks or such an input.
+            ChunkflowError: the operator cannot process the tasks or the input in *outline*.
         """
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
@@ -226,8 +226,8 @@ class OperatorBase(HookBase, adds_hooks=True):
         Called after `prepare`, once, before workers start.
 
         Raises:
-            OptionError: dtype, channels or kind are not known before the first chunk; the message
-                names the option to add.
+            OptionError: dtype, channels or kind of the voxels (such as ``image``) are not known
+                before the first chunk; the message names the option to add.
         """
         return None
 
@@ -383,17 +383,20 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def origins(self) -> tuple[str, ...]:
-        """All addresses that the operator reads, each written like the value of `origin`."""
+        """All addresses that the operator reads: files, folders, or ``ADDRESS at mip N``."""
         return () if self.origin is None else (self.origin,)
 
     @default_value
     def destination(self) -> str | None:
-        """Address that the operator writes to, if there is only one; written like `origin`."""
+        """Address that the operator writes to: a file, a folder, or ``ADDRESS at mip N``.
+
+        ``None`` if there is no such address or more than one; see `destinations`.
+        """
         return None
 
     @default_value
     def destinations(self) -> tuple[str, ...]:
-        """All addresses that the operator writes to, each written like the value of `origin`."""
+        """All addresses that the operator writes to: files, folders, or ``ADDRESS at mip N``."""
         return () if self.destination is None else (self.destination,)
 
     @default_value
@@ -574,7 +577,10 @@ class SourceBase(HookBase, adds_hooks=True):
         return None
 
     def create_output(self) -> str | None:
-        """Create output volumes before workers start; return the first address created, if any."""
+        """Create output volumes before workers start; return the address of the first new volume.
+
+        ``None`` if no volume was created.
+        """
         return None
 
     def stop(self) -> None:
@@ -600,7 +606,7 @@ class _WrappedSource(SourceBase):
 
 
 def hooks_of(operator: object) -> OperatorBase:
-    """Return the object with an operator's hooks: the operator, or a wrapper if it is a function.
+    """Return the object that has the hooks of *operator*: itself, or a wrapper for a function.
 
     Raises:
         TypeError: an attribute has the name of a hook, but the object is not an `OperatorBase`.
@@ -617,7 +623,7 @@ def hooks_of(operator: object) -> OperatorBase:
 
 
 def source_hooks_of(source: object) -> SourceBase:
-    """Return the object with a source's hooks: the source, or defaults for a plain iterable.
+    """Return the object that has the hooks of *source*: itself, or defaults for a plain iterable.
 
     Raises:
         TypeError: an attribute has the name of a hook, but the object is not a `SourceBase`.

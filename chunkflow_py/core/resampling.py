@@ -153,7 +153,7 @@ class Resampling:
         Args:
             scale: size of a voxel of the result in input voxels, zyx.
             box: box of input voxels.
-            method: see `Resampling`.
+            method: one of `METHODS`, or three of `METHODS` for the axes z, y and x.
         """
         first = scale.coarser(box).start
         rows = zip(box.start, first, scale, strict=True)
@@ -161,7 +161,7 @@ class Resampling:
         return cls(scale, method, (z, y, x))
 
     def output_box(self, box: BoundingBox) -> BoundingBox:
-        """Return the box of the result for an input *box*; see `Scale.coarser`."""
+        """Convert *box* from input voxels to voxels of the result, as `Scale.coarser` does."""
         return self.scale.coarser(box, self.origin)
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
