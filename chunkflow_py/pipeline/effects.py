@@ -31,7 +31,7 @@ def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, 
 
 
 def keeps_labels(hooks: OperatorBase) -> bool:
-    """Return whether the output for uint64 labels is known to be uint64 labels again."""
+    """Return whether the operator is known to turn uint64 labels into uint64 labels."""
     from chunkflow_py.core.chunk import Voxels
 
     labels = Voxels("uint64", 1, "segmentation")

@@ -326,7 +326,7 @@ def zyx_option(
     """Declare an option of three whole numbers in zyx order; its value is a Zyx.
 
     Args:
-        declarations: names, as for `click.option`.
+        declarations: names of the option, such as ``--size`` and ``-s``.
         minimum: smallest allowed number, such as 1 for a size or 0 for a margin. By default, any
             number is allowed.
         settings: further settings of `click.option`.
@@ -373,8 +373,8 @@ def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]
     Args:
         params: the parameters of one command.
         args: arguments after the name of the command. They contain the options of the command,
-            then further commands. The further commands are returned unchanged, because a name such
-            as ``-m`` may have another meaning there.
+            then further commands. The further commands are returned unchanged, because ``-m``, for
+            example, may have another meaning in another command.
     """
     options = {name: p for p in params if isinstance(p, click.Option) for name in p.opts}
     result: list[str] = []

@@ -133,13 +133,13 @@ class Listener:
     """Base class of objects that receive a pipeline's events; its own methods do nothing."""
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
-        """Handle the start of the pipeline; *tasks* is the number of tasks, if known."""
+        """Handle the start of the pipeline; *tasks* is the number of tasks, ``None`` if unknown."""
 
     def operator_started(self, label: str, task: Task) -> None:
         """Handle the start of an operator on a task."""
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:
-        """Handle progress: an operator has completed *done* of *total* parts of a task."""
+        """Handle progress: an operator has completed *done* of its *total* units of work."""
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:
         """Handle the end of an operator on a task; the operator has taken *seconds*."""
@@ -160,7 +160,7 @@ class Pipeline:
         ahead: number of tasks to prefetch per stage; 0 runs everything in the caller's thread;
             ``None`` chooses 1 if enough memory is available, else 0.
         dry_run: omit the operators of the write stage.
-        in_place: allow writing to the volume that the pipeline loads; see `check_places`.
+        in_place: allow a saver to replace the voxels that a loader reads without a margin.
         listener: receiver of the events.
 
     Attributes:

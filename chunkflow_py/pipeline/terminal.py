@@ -42,7 +42,7 @@ class Command(click.Command):
 def option_headings(
     headings: dict[str, tuple[str, ...]],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Show options of a command below headings in its help; place this decorator above the options.
+    """Group the options of a command in its help; this decorator goes above the option decorators.
 
     Args:
         headings: names of parameters by heading, such as ``{"Blending": ("bump", "grid")}``.
@@ -73,6 +73,6 @@ def echo(message: object = "", *, err: bool = False, file: IO[Any] | None = None
         message: object to convert to text; control characters are replaced, see
             `chunkflow_py.core.plain_text.plain`.
         err: write to stderr instead of stdout.
-        file: write to this stream instead.
+        file: stream to write to; if given, *err* has no effect.
     """
     click.echo(plain(str(message)), file=file, err=err)  # noqa: TID251 this is the one place
