@@ -129,7 +129,7 @@ class Service:
 
         Args:
             what: action and URL of the call, such as ``read gs://bucket/key``.
-            failed: the error with the failure of the last try, and the number of tries.
+            failed: error that contains the failure of the last try and the number of tries.
         """
         status, code = failed.failure.status, failed.failure.code
         kind = VolumeUnreachableError if failed.failure.is_transient else VolumeError

@@ -344,7 +344,7 @@ def _claimed(mine: Path, claim: Path, token: str) -> bool:
 
 
 def _remove_stale(claim: Path) -> None:
-    """Let another process finish its claim; then remove the files that remain in the claim."""
+    """Give other processes time to use the folder *claim*; then remove the files left in it."""
     before = _names_in(claim)
     time.sleep(random.uniform(0.5, 1.5) * CLAIM_S)  # noqa: S311 not a secret
     for name in before & _names_in(claim):

@@ -1,7 +1,8 @@
 """Download files of models from the Hugging Face hub, or from another hub at ``HF_ENDPOINT``.
 
 The library huggingface_hub sends the requests; it uses the access token of the user, if one is
-configured. This module limits the size and the duration of downloads, and translates errors.
+configured. This module limits the size and the duration of downloads, and converts errors of
+huggingface_hub to errors of this package.
 """
 
 from __future__ import annotations

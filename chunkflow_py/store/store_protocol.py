@@ -165,7 +165,7 @@ class Links(Protocol):
     """A store that writes the same content under many keys at little extra cost."""
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Call `Store.put_if_absent` with the same content for each key; return one result per key.
+        """Write *data* under each key that has no object; return whether each key was written.
 
         Args:
             keys: distinct keys.

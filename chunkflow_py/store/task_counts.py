@@ -1,4 +1,4 @@
-"""Store the counts of each task, such as a histogram, as an object; readers sum the objects.
+"""Store the counts of each task, such as a histogram, as one object; readers sum the counts.
 
 ```
 URL/0-64_0-512_0-512.npz      counts of the task with this box: a few arrays, and their settings
@@ -82,7 +82,7 @@ class CountStore:
 
     @property
     def place(self) -> str:
-        """The normalised URL, for comparisons and messages; see `place_of`."""
+        """The URL for comparisons and messages: without credentials, and absolute if local."""
         return place_of(self.url)
 
     def put(self, counts: TaskCounts) -> Stored:
@@ -176,7 +176,7 @@ class CountStore:
 
 
 def place_of(url: str) -> str:
-    """Return *url* normalised for comparison and display: absolute if local, without secrets."""
+    """Return *url* for comparisons and messages: without credentials, and absolute if local."""
     scheme, separator, path = url.partition("://")
     if separator and scheme != "file":
         return without_secrets(url).rstrip("/")
@@ -243,10 +243,13 @@ def check_disjoint(regions: Iterable[Region | BoundingBox], what: str) -> None:
 
 
 def check_tasks(boxes: BoxGrid | Sequence[BoundingBox] | None) -> None:
-    """Check, before the first task counts, that no task boxes overlap; see `check_disjoint`.
+    """Raise an error if the boxes of two tasks overlap, because voxels would be counted twice.
 
     Args:
         boxes: boxes of all tasks, or ``None`` if unknown.
+
+    Raises:
+        GeometryError: boxes overlap; the message names two of them.
     """
     if isinstance(boxes, BoxGrid):  # two neighbours along each axis suffice
         low = boxes.start

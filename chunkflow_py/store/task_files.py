@@ -79,12 +79,12 @@ class TaskFiles:
 
     @property
     def output(self) -> Output:
-        """Description of these files for the spec of a run, for tasks that write one file."""
+        """Description of the files for the spec of a run, if each task writes a single file."""
         return Output("file", self._address(self._named(BOX)))
 
     @property
     def outputs(self) -> Output:
-        """Description of these files for the spec of a run, for tasks that write several files.
+        """Description of the files for the spec of a run, if a task may write several files.
 
         The description contains only the common start of the addresses of the files.
         """
@@ -222,6 +222,9 @@ class ItemSaver(OperatorBase):
     @hook
     def prepare(self, outline: Any) -> None:
         """Check that several tasks do not write the same file.
+
+        Args:
+            outline: what is known before the first task, a `chunkflow_py.core.outline.Outline`.
 
         Raises:
             OptionError: each task would replace the file of the previous task.
