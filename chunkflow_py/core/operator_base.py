@@ -335,7 +335,7 @@ class OperatorBase(HookBase, adds_hooks=True):
         return False
 
     def voxels(self) -> Voxels | dict[str, Voxels] | None:
-        """Return dtype, channels and kind of the output.
+        """Return dtype, channels and kind (such as ``image``) of the output.
 
         If the operator makes several chunks, return a dict of `Voxels` by chunk name. Return
         ``None`` if these three properties are not known before a task runs. If an operator does not
@@ -345,11 +345,15 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def keeps_voxels(self) -> bool:
-        """Whether the output has the dtype, the channels and the kind of the first input."""
+        """Whether the output has the same dtype, channels and kind of voxels as the first input."""
         return False
 
     def voxels_from(self, read: Voxels) -> Voxels | None:
-        """Return dtype, channels and kind of the output, given those of the first input."""
+        """Return dtype, channels and kind of the output.
+
+        Args:
+            read: dtype, channels and kind of the first input.
+        """
         del read
         return None
 
