@@ -15,9 +15,9 @@ _Turned = TypeVar("_Turned", BoundingBox, Scale, Zyx)
 
 
 def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, Voxels] | None:
-    """Return dtype, channels and kind of an operator's output; ``None`` if they are unknown.
+    """Return dtype, channels and kind of an operator's output voxels; ``None`` if unknown.
 
-    The result is a dict by chunk name if the operator's hook ``voxels`` returns one.
+    The result is a dict by chunk name if the operator's hook ``voxels`` returns a dict.
 
     Args:
         hooks: hooks of the operator.

@@ -628,7 +628,7 @@ def _nothing() -> None:
 
 @contextmanager
 def _entered(operator: Operator | Source) -> Iterator[None]:
-    """Enter the body of a command if it is a context manager; errors name the command.
+    """Enter the body of a command, if the body is a context manager; errors name the command.
 
     The body cannot suppress exceptions, so that a failed pipeline never looks complete.
     """
