@@ -73,7 +73,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
                    "the network.")
 @json_option("Print JSON instead of text.")
 def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None]:
-    """Return the function that estimates a pipeline, given the commands of the pipeline."""
+    """Return the function that estimates tasks, memory, time and cost of a given pipeline."""
     # fmt: on
 
     def act(parts: Sequence[Part]) -> None:
