@@ -70,8 +70,7 @@ class Service:
         anonymous: whether requests are sent without credentials.
         make: function that creates an obstore client from client options and retry options.
         headers: headers of every request.
-        endpoint: address of a server that replaces the cloud's own server; ``None`` for no other
-            server.
+        endpoint: address of a server that replaces the cloud's own server, or ``None``.
         clients: clients created so far; they are reused because they have open connections.
     """
 

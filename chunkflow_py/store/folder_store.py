@@ -5,8 +5,8 @@ renamed to its final name, and its folder is synced. Only then does the write re
 cut, an object has the complete old or the complete new content, and no finished write is lost. A
 removal is also durable when the call returns. No setting weakens these guarantees.
 
-Writes in several threads wait for the disk at the same time. All writes in a with block of
-`FolderStore.together` share one sync per folder, at the end of the block.
+Writes in several threads overlap: they wait for the disk at the same time. All writes in a with
+block of `FolderStore.together` share one sync per folder, at the end of the block.
 `FolderStore.put_each_if_absent` writes one file, syncs the file once, and creates hard links to
 this file under all names.
 
@@ -151,7 +151,11 @@ class FolderStore:
         return is_first
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Write *data* under each key without an object; return whether each key was written."""
+        """Write *data* under each key that has no object.
+
+        Returns:
+            One bool for each key: whether this call wrote the object.
+        """
         paths = [Path(self._path(key)) for key in keys]
         temporary = temporary_beside(paths[0])
         folders = {path.parent for path in paths}
@@ -290,7 +294,7 @@ def _linked(source: Path, path: Path) -> bool | None:
 
 
 def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
-    """Replace a file's content with *data* if the content is *old*; return whether it was.
+    """Replace a file's content *old* with *data*; return ``False`` if the content is not *old*.
 
     ```
     1. write and sync .tmp-1f2e3d4c-name/TOKEN

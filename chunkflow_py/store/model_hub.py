@@ -120,7 +120,7 @@ class HubFile:
 
         Args:
             target: path of a new file. During the download, a temporary folder exists beside the
-                file; its name is the file name followed by ``.hub``.
+                file; the name of the folder is the file name followed by ``.hub``.
             most: limit of the size of the file, bytes.
             retry_policy: deadlines and retries of requests.
 

@@ -165,11 +165,14 @@ class Links(Protocol):
     """A store that writes the same content under many keys at little extra cost."""
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Write *data* under each key that has no object; return whether each key was written.
+        """Write *data* under each key that has no object.
 
         Args:
             keys: distinct keys.
             data: content of each object.
+
+        Returns:
+            One bool for each key: whether this call wrote the object.
         """
 
 

@@ -65,7 +65,7 @@ class TaskCounts:
 
 @dataclass
 class CountStore:
-    """The counts of all tasks below one URL.
+    """The counts of all tasks, stored as objects below one URL.
 
     Attributes:
         url: address of the folder or prefix.
