@@ -176,7 +176,7 @@ class Relation:
         return np.split(self.segments, np.cumsum(self.counts)[:-1]) if len(self.counts) else []
 
     def take(self, rows: NDArray[Any]) -> Relation:
-        """Return this relation for only the annotations with the indices *rows*, in this order."""
+        """Return the relation of the annotations *rows* (indices), in the order of *rows*."""
         counts, segments = take_lists(self.counts, self.segments, rows)
         return Relation(self.name, counts, segments)
 
@@ -273,7 +273,7 @@ class Annotations:
         return self.geometry.min(axis=1), self.geometry.max(axis=1)
 
     def take(self, rows: NDArray[Any]) -> Annotations:
-        """Return only the annotations with the indices *rows*, in this order."""
+        """Return the annotations with the indices *rows*, in the order of *rows*."""
         return replace(
             self,
             geometry=self.geometry[rows],

@@ -221,9 +221,10 @@ class OperatorBase(HookBase, adds_hooks=True):
         """
 
     def create_output(self) -> str | None:
-        """Create the output volume, unless it exists; return its address if it was created.
+        """Create the output volume unless it exists; return the address of a new volume.
 
-        Called after `prepare`, once, before workers start.
+        ``None`` is returned if no volume was created. Called after `prepare`, once, before workers
+        start.
 
         Raises:
             OptionError: dtype, channels or kind of the voxels (such as ``image``) are not known
@@ -359,7 +360,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def labelling(self) -> Labelling | None:
-        """For an operator that labels objects: how ids are assigned; read after `prepare`.
+        """For an operator that labels objects: how ids are assigned, known after `prepare`.
 
         ``None`` if ids are not unique in the volume, or if no object is cut by a task boundary.
         """
@@ -498,7 +499,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def single_writer(self) -> bool:
-        """Whether only one process at a time may write to the output; read after `prepare`."""
+        """Whether only one process at a time may write to the output; known after `prepare`."""
         return False
 
     @default_value
@@ -610,7 +611,7 @@ class _WrappedSource(SourceBase):
 
 
 def hooks_of(operator: object) -> OperatorBase:
-    """Return the object that has the hooks of *operator*: itself, or a wrapper for a function.
+    """Return *operator* if it is an `OperatorBase`, else a wrapper that has all hooks.
 
     Raises:
         TypeError: an attribute has the name of a hook, but the object is not an `OperatorBase`.
@@ -627,7 +628,7 @@ def hooks_of(operator: object) -> OperatorBase:
 
 
 def source_hooks_of(source: object) -> SourceBase:
-    """Return the object that has the hooks of *source*: itself, or defaults for a plain iterable.
+    """Return *source* if it is a `SourceBase`, else an object with the defaults of all hooks.
 
     Raises:
         TypeError: an attribute has the name of a hook, but the object is not a `SourceBase`.

@@ -167,7 +167,7 @@ class ScaledBoxes(Sequence[BoundingBox]):
 
 
 def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
-    """Return *boxes* converted to voxels of another size, as by `Scale.coarser`.
+    """Convert *boxes* to voxels of another size, as `Scale.coarser` does.
 
     If *boxes* is a grid and its boxes begin at boundaries of the new voxels, the result is a grid.
     With fractional factors, the boxes must also end at such boundaries.
