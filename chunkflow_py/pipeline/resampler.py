@@ -90,7 +90,7 @@ class Resampler(OperatorBase):
         Raises:
             OptionError: tasks have boxes, but the voxel size of the input is not known before the
                 first task.
-            ChunkError: voxels of the input dtype cannot be interpolated, as *method* requires.
+            ChunkError: *method* interpolates, which is impossible for the dtype of the input.
         """
         self._input_nm, self._voxels = outline.voxel_size_nm, outline.voxels
         if self.voxel_size_nm is not None and self._input_nm is not None:
@@ -152,7 +152,7 @@ class Resampler(OperatorBase):
         """Add the resampled chunk to the task.
 
         Raises:
-            ChunkError: voxels of the input dtype cannot be interpolated, as *method* requires.
+            ChunkError: *method* interpolates, which is impossible for the dtype of the input.
             GeometryError: the volume is so small that the result would have no voxels.
         """
         from chunkflow_py.core.chunk import Chunk, Voxels

@@ -120,9 +120,9 @@ def overlapped(
                                         begin(c) ----------------------> result of c
     ```
 
-    Unless two items are in progress, an item is started as soon as *stream* yields the item. A
-    result is yielded as soon as the result is ready, even if *stream* has not yielded the next item
-    yet.
+    At most two items are in progress. Below this limit, an item is started as soon as *stream*
+    yields the item. A result is yielded as soon as the result is ready, even if *stream* has not
+    yielded the next item yet.
 
     Args:
         stream: items, taken one after the other in a separate thread.

@@ -42,7 +42,9 @@ class Command(click.Command):
 def option_headings(
     headings: dict[str, tuple[str, ...]],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Group the options of a command in its help; this decorator goes above the option decorators.
+    """Group the options of a command under headings in the help.
+
+    Place this decorator above the decorators of the options.
 
     Args:
         headings: names of parameters by heading, such as ``{"Blending": ("bump", "grid")}``.
