@@ -110,7 +110,8 @@ class Pipeline(base.Pipeline):
             run: address of the run directory (default: the address of the output plus ``.run``).
             queue: URL of the queue (default: an SQLite file in the run directory; if the run
                 directory is not a local folder, a URL is required).
-            step: name of this pipeline in the run (default: the name of its main operator).
+            step: name of this pipeline in the run (default: the name of the last operator that runs
+                a network; without a network, of the last operator that computes).
             device_class: ``same`` refuses workers whose output bytes would differ from those of
                 the first worker. ``any`` accepts all workers, so that results agree only within a
                 tolerance.
