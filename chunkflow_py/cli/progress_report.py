@@ -176,7 +176,7 @@ class PipelineReport(ProgressReport, Listener):
         """Return a table of the seconds that each operator ran, summed over all tasks.
 
         The sum over all operators may exceed the elapsed time, because stages overlap. Even the
-        seconds of one operator may exceed it, if the operator runs on several tasks simultaneously.
+        seconds of one operator may exceed this time, if it runs on several tasks simultaneously.
         """
         progress = self.progress
         rows = dict(progress.seconds)

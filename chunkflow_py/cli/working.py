@@ -1,4 +1,4 @@
-"""Declare the options of subcommands that execute a run, and convert them to worker settings."""
+"""Declare the options of subcommands that execute a run; convert the options to worker settings."""
 
 from __future__ import annotations
 
