@@ -33,7 +33,7 @@ _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed
 def patiently(
     understand: Callable[[Exception], Failure], renew: Callable[[], None]
 ) -> Callable[[Exception], Failure]:
-    """Return a function like *understand*, but with refused credentials as transient failures.
+    """Return a function like *understand* that classifies refused credentials as transient.
 
     The returned function serves one call and the retries of that call. Each time the cloud refuses
     the credentials, the returned function calls *renew*. Until `REFUSED_S` seconds after the first

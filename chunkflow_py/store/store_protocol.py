@@ -157,7 +157,7 @@ class Gathers(Protocol):
     """A store in which a group of writes takes less time than the same writes one by one."""
 
     def together(self) -> AbstractContextManager[Store]:
-        """Return a context manager that yields a store; on exit, all writes are durable."""
+        """Return a context manager that yields a store; on exit, all writes to it are durable."""
 
 
 @runtime_checkable
@@ -213,5 +213,5 @@ def sizes_of(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
 
 
 def together(store: Store) -> AbstractContextManager[Store]:
-    """Return a context manager that yields a store; on exit, all writes are durable."""
+    """Return a context manager that yields a store; on exit, all writes to it are durable."""
     return store.together() if isinstance(store, Gathers) else nullcontext(store)

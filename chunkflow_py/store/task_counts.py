@@ -8,7 +8,7 @@ URL/64-128_0-512_0-512.npz
 A task that runs again replaces its object with an equal object, and a killed task leaves no partial
 object. Therefore, no voxel is counted twice, and the sum does not depend on the order of tasks. If
 the boxes of two objects overlap, `CountStore.regions` raises an error. The objects are files of
-`numpy.savez_compressed`, and are read without pickle. Their entry ``about`` is JSON text.
+`numpy.savez_compressed`, and are read without pickle. The entry ``about`` of a file is JSON text.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class CountStore:
         Raises:
             VolumeNotFoundError: there are no counts.
             VolumeError: an object is not named after a box.
-            GeometryError: two boxes overlap, so their sum would count voxels twice.
+            GeometryError: two boxes overlap, so voxels would be counted twice.
         """
         found = []
         for key in self.store.list():

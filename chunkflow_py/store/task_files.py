@@ -255,9 +255,9 @@ class ItemSaver(OperatorBase):
         """Write the content of a task's file.
 
         Args:
-            task: task whose region names the file.
+            task: task of the file; `Task.region` gives the file name.
             data: content of the file.
-            region: region that names the file if the task has no region.
+            region: region that gives the file name if `Task.region` is ``None``.
 
         Raises:
             VolumeError: the file cannot be written, or another task has written the same file.
