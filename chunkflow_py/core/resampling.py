@@ -200,7 +200,7 @@ class Resampling:
             and clipped to the range of the dtype.
 
         Raises:
-            ChunkError: voxels of this dtype cannot be interpolated.
+            ChunkError: the method interpolates, which is impossible for the dtype of *array*.
             GeometryError: *array* contains no voxel of *domain*.
         """
         self.check_dtype(array.dtype)

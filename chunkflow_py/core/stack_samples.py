@@ -18,8 +18,8 @@ def protect_stack_samples() -> None:
 
     In Python 3.11, `sys._current_frames` holds a lock of the interpreter while it allocates memory.
     If the allocation starts a garbage collection that runs Python code, another thread can continue
-    in the meantime. If that thread ends, it waits for the lock while it holds the GIL, and
-    all threads of the process wait forever (https://github.com/python/cpython/issues/106883). Later
+    in the meantime. If that thread ends, it waits for the lock while it holds the GIL, and all
+    threads of the process wait forever (https://github.com/python/cpython/issues/106883). Later
     versions of Python do not collect garbage at this point.
 
     The profiler of a Dask worker calls `sys._current_frames` 100 times per second, and the threads
