@@ -62,10 +62,11 @@ def moved_by(hooks: OperatorBase, scale: Scale) -> tuple[Zyx, Zyx]:
 
     Args:
         hooks: hooks of the operator.
-        scale: size of a voxel of the operator's first input, in voxels of the box, zyx.
+        scale: size of a voxel of the operator's first input, in the voxels in which the task's box
+            is given, zyx.
 
     Raises:
-        GeometryError: an offset is not a whole number of voxels of the box.
+        GeometryError: an offset is not a whole number of the voxels in which the box is given.
     """
     low, high = hooks.face_offsets or (Zyx(0, 0, 0),) * 2
     return scale.whole_offset(low), scale.whole_offset(high)

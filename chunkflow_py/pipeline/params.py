@@ -33,7 +33,8 @@ TimePoints = tuple[int, int] | Literal["all"]  # the first and the last time ind
 class BoxType(click.ParamType[_Box]):
     """Type of an option whose value is a box, such as ``0-64_0-512_0-512``.
 
-    For a `Region`, the value may begin with a time index: ``t1_0-64_0-512_0-512``.
+    If the type parses a `Region`, the value may begin with a time index:
+    ``t1_0-64_0-512_0-512``.
     """
 
     name = "box"

@@ -95,7 +95,7 @@ class _Made:
         self._voxels: Voxels | dict[str, Voxels] | None = None
 
     def ask(self, hooks: OperatorBase) -> None:
-        """Store the results of the hooks; if one raises an error, earlier results stay stored."""
+        """Store the results of the hooks; an error of one hook does not discard earlier results."""
         read = self.item.voxels
         if hooks.declares("bounds"):
             self.item = self.item._replace(domain=hooks.bounds())
@@ -541,7 +541,7 @@ class Pipeline:
             )
 
     def _failing(self, operator: Operator, task: Task, start: float) -> _Failing:
-        """Return the context in which *operator* runs on *task*; *start* is its start time."""
+        """Return the context in which *operator* runs on *task*, from the time *start*."""
         return _Failing(self, operator, task, start)
 
     def _scaled(self, operator: Operator, task: Task) -> _Scaled:

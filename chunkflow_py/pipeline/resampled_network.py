@@ -234,12 +234,12 @@ class InputResampler(Resampler):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input that the result in *box*, in voxels of the result, depends on."""
+        """Return the input box that the result in *box* (voxels of the result) depends on."""
         return super().required_input(box, self._grid.processed or domain)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return the dtype float32, with the channels and kind of the input, *read*."""
+        """Return the dtype float32, with the channels and kind of *read*, the input."""
         return read._replace(dtype="float32")
 
     @hook
@@ -388,7 +388,7 @@ class OutputResampler(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the box of the network's output that the result in *box* depends on."""
+        """Return the box, in network voxels, of the output that the result in *box* depends on."""
         grid = self.grid()
         if self._scale is None:
             return domain

@@ -20,7 +20,7 @@ class Command(click.Command):
     """
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return --help and -h, without the names that other options of the command have."""
+        """Return those of --help and -h that no other option of the command uses as a name."""
         taken = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         return [name for name in ("--help", "-h") if name not in taken]
 
