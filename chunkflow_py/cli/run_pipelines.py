@@ -1,4 +1,4 @@
-"""Parse the pipelines of the steps of a run from a command line, and rebuild them in workers."""
+"""Parse the pipelines of the steps of a run, and rebuild these pipelines in workers."""
 
 from __future__ import annotations
 
