@@ -9,8 +9,8 @@ result   |   0    |   1    |   2    |   3    |             voxels of 6 nm; centr
 Each voxel of the result is a weighted mean of the input voxels around its centre. Along an axis,
 the weight of an input voxel at a distance of d input voxels from the centre is kernel(d / w). If
 voxels become larger, w is the ratio of the sizes: the wider kernel removes details that the larger
-voxels cannot represent (antialiasing). Otherwise, w = 1. Weights are divided by their sum. At the
-bounds of the volume, the sum includes existing voxels only. The kernels are:
+voxels cannot represent (antialiasing). If voxels do not become larger, w = 1. Weights are divided
+by their sum. At the bounds of the volume, the sum includes existing voxels only. The kernels are:
 
 * ``linear``: 1 - abs(x), and 0 where abs(x) > 1;
 * ``cubic``: the cubic convolution of Keys (1981) with a = -0.5, and 0 where abs(x) > 2. It keeps
