@@ -147,7 +147,7 @@ class Surrounded:
 
 @dataclass
 class Source:
-    """The first command of a pipeline, which generates the tasks.
+    """The first command of a pipeline; this command generates the tasks.
 
     Attributes:
         name: label for messages.

@@ -117,7 +117,7 @@ class ItemName(click.ParamType[str]):
 
 
 class ItemNames(NamesType):
-    """Type of an option whose value is several names of items; see `ItemName`."""
+    """Type of an option whose value is the names of several items of the task; see `ItemName`."""
 
     def __init__(self, direction: Literal["in", "out"]) -> None:
         self.direction = direction

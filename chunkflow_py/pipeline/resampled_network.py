@@ -320,7 +320,7 @@ class InputResampler(Resampler):
 
 @dataclass
 class OutputResampler(OperatorBase):
-    """Resamples the outputs of a network to the grid of the input, and converts them.
+    """Resamples outputs of a network to the grid of the input; applies activation and dtype.
 
     Attributes:
         settings: settings that the user gave for the network; the activation and the dtype of the
