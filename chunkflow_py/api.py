@@ -45,8 +45,8 @@ class Pipeline(base.Pipeline):
         source: source of the tasks, if the first operator is not a source. Without a source, the
             pipeline runs once.
         ahead: number of tasks to prefetch for each stage (read, compute, write). With 0, all stages
-            run in one thread. With ``None``, one task is prefetched if the memory suffices for it,
-            and otherwise none.
+            run in one thread. With ``None``, one task is prefetched if enough memory is available,
+            else no task.
         dry_run: whether to omit the operators that save.
         in_place: whether to allow saving to the volume that is loaded.
         listener: receiver of progress events.
@@ -84,9 +84,9 @@ class Pipeline(base.Pipeline):
         """Estimate tasks, bytes, memory, time and cost, without creating a run or an output.
 
         Args:
-            settings: fields of `chunkflow_py.planning.run_plan.PlanSettings`. Without the field
-                ``module``, no task is run to measure memory and time. A value that cannot be
-                estimated is then unknown.
+            settings: fields of `chunkflow_py.planning.run_plan.PlanSettings`. If the field
+                ``module`` is ``None`` (the default), no task is run to measure memory and time,
+                and a value that cannot be estimated without a measurement is unknown.
 
         Raises:
             OptionError: an operator was not made with ``ops.NAME(…)``, so its options are unknown.
@@ -110,7 +110,8 @@ class Pipeline(base.Pipeline):
             run: address of the run directory (default: the address of the output plus ``.run``).
             queue: URL of the queue (default: an SQLite file in the run directory; if the run
                 directory is not a local folder, a URL is required).
-            step: name of this pipeline in the run (default: the name of its main operator).
+            step: name of this pipeline in the run (default: the name of the last operator that runs
+                a network; without a network, of the last operator that computes).
             device_class: ``same`` refuses workers whose output bytes would differ from those of
                 the first worker. ``any`` accepts all workers, so that results agree only within a
                 tolerance.

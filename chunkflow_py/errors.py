@@ -184,7 +184,7 @@ def named(error: BaseException) -> str:
 
 
 def as_error(error: BaseException, where: str) -> Exception:
-    """Return *error* itself if ``except Exception`` catches it, otherwise a `ChunkflowError`.
+    """Return *error* itself if ``except Exception`` catches *error*, else a `ChunkflowError`.
 
     For example, a `SystemExit` is replaced, because a `SystemExit` would end the process.
 

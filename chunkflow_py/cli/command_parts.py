@@ -76,7 +76,7 @@ def check_source_first(commands: Sequence[Operator | Source | Subcommand]) -> No
 
 
 def operators_of(commands: Sequence[Operator | Source | Subcommand]) -> Iterator[Operator]:
-    """Yield all operators of a pipeline, including the operator inside its source, if any."""
+    """Yield all operators of a pipeline, including an operator that a source applies (`work`)."""
     for command in commands:
         if isinstance(command, Operator):
             yield command

@@ -1,4 +1,4 @@
-"""Find the operators of other packages, which are entry points of ``chunkflow_py.operators``.
+"""Find operators that other packages declare as entry points of ``chunkflow_py.operators``.
 
 This module reads the ``entry_points.txt`` files of packages on ``sys.path``. It does not use
 importlib.metadata, because importing that module takes longer than all of ``chunkflow --help``. A

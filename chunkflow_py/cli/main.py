@@ -409,8 +409,8 @@ class _Ending:
 def _keep_modules() -> None:
     """Collect garbage once, and exempt all remaining objects from later collections.
 
-    Otherwise Python would examine all objects several times while it unloads its modules at exit,
-    which takes about a second if PyTorch is loaded.
+    Without this exemption, Python examines all objects several times while it unloads its modules
+    at exit, which takes about a second if PyTorch is loaded.
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Process of a pilot run, which executes a few tasks and reports their memory and time.
+"""Process that executes a few tasks for a pilot run, and reports their memory and time.
 
 `chunkflow plan` starts the process with ``python -m chunkflow_py.cli.pilot_process``. The process
 reads a request as JSON from stdin and writes events to stdout; see `chunkflow_py.planning.pilot`.

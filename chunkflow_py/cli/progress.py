@@ -261,7 +261,7 @@ class PipelineProgress(Progress):
         return max(0.0, 1 - network_s / self.elapsed_s)
 
     def share(self) -> float | None:
-        """Return the share of the work that is done, as if all operators took equally long."""
+        """Return the share of the work that is done, if all operators take equally long."""
         if not self.total or not self.operators:
             return None
         with self._lock:
@@ -319,7 +319,7 @@ class WorkerProgress(Progress):
         total: number of all tasks of the step.
 
     Attributes:
-        failures: number of failed attempts at tasks, by this worker.
+        failures: number of attempts at tasks that failed in this worker.
         snapshot: running operators of each worker process; ``None`` if not known yet.
     """
 

@@ -111,7 +111,7 @@ class PipelineReport(ProgressReport, Listener):
         return self.progress.total
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
-        """Log the start of the pipeline and, if stderr is a terminal, show the view."""
+        """Log the start of the pipeline and, if stderr is a terminal, show the progress view."""
         self.progress = PipelineProgress(operators, tasks)
         names = [operator.name for operator in operators]
         log_event(logger, logging.INFO, "run_started", operators=names, tasks=tasks)
@@ -161,7 +161,7 @@ class PipelineReport(ProgressReport, Listener):
         )
 
     def run_finished(self) -> None:
-        """Erase the view, log the numbers of tasks, and print the table of times."""
+        """Erase the progress view, log the numbers of tasks, and print the table of times."""
         progress = self.progress
         network_s = progress.network_s
         self._report_end(
@@ -176,7 +176,7 @@ class PipelineReport(ProgressReport, Listener):
         """Return a table of the seconds that each operator ran, summed over all tasks.
 
         The sum over all operators may exceed the elapsed time, because stages overlap. Even the
-        seconds of one operator may exceed it, if the operator runs on several tasks simultaneously.
+        seconds of one operator may exceed this time, if it runs on several tasks simultaneously.
         """
         progress = self.progress
         rows = dict(progress.seconds)

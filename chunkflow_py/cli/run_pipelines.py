@@ -1,4 +1,4 @@
-"""Parse the pipelines of the steps of a run from a command line, and rebuild them in workers."""
+"""Parse the pipelines of the steps of a run, and rebuild these pipelines in workers."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _name(operators: Sequence[Operator], taken: set[str]) -> str:
 
 
 def pipeline_of_step(stored: PipelineSource, feed: TaskFeed) -> Pipeline:
-    """Check the pipeline of a step, and return it for a worker process, which runs the tasks.
+    """Check and return the pipeline of a step, for the worker process that calls this function.
 
     Args:
         stored: command line, plan and settings of the step, as the spec of the run stores them.

@@ -148,7 +148,7 @@ def above_view() -> AbstractContextManager[None]:
 
 
 def erase_view() -> None:
-    """Erase the view, if any, without waiting for locks; for use before the process is ended."""
+    """Erase the view, if one is shown, without waiting for locks, before the process exits."""
     if _shown:
         with suppress(OSError):
             os.write(2, _ERASE.encode())

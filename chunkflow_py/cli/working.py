@@ -1,4 +1,4 @@
-"""Declare the options of subcommands that execute a run, and convert them to worker settings."""
+"""Declare the options of subcommands that execute a run; convert the options to worker settings."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ _HEADINGS = {
 
 
 def working_options() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Declare the options of a worker, whose values `working_from` checks."""
+    """Declare the options of a worker; `working_from` checks the values."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(_OPTIONS):

@@ -1,7 +1,7 @@
 """Conventions of affinities: the order of the channels, and the voxel that stores a value.
 
 An affinity belongs to the edge between two neighbouring voxels. This package stores affinities to
-the three nearest neighbours as in `DEFAULT_LAYOUT`. Its channels are in the order x, y, z, and each
+the three nearest neighbours as in `DEFAULT_LAYOUT`: the channels are in the order x, y, z, and each
 value is stored at the upper voxel of the edge (the voxel with the larger coordinate). Other tools
 store the channels in the order z, y, x, or each value at the lower voxel of the edge:
 
@@ -67,10 +67,10 @@ class AffinityLayout:
     def arranged(self, affinity: NDArray[Any]) -> NDArray[Any]:
         """Convert affinities to channels in the order z, y, x, stored at the upper voxels.
 
-        If *affinity* is stored at the upper voxels already, the result is a view. Otherwise, the
-        values of each channel are shifted by one voxel along the axis of the channel. The values of
-        the last plane are dropped, because the upper voxels of their edges are outside the array.
-        The first plane is filled with zeros, because its lower neighbours are outside the array.
+        If `at` is ``target``, the result is a view. If `at` is ``source``, the values of each
+        channel are shifted by one voxel along the axis of the channel. The values of the last plane
+        are dropped, because the upper voxels of their edges are outside the array. The first plane
+        is filled with zeros, because the lower voxels of its edges are outside the array.
 
         Args:
             affinity: array of shape (3, z, y, x), stored in this layout.

@@ -108,7 +108,7 @@ class Property:
 
     @property
     def description_json(self) -> dict[str, Any]:
-        """Name, type, description and labels, in the form of Neuroglancer's info files."""
+        """Name, type, description and labels, as a JSON object for Neuroglancer's info file."""
         parts: dict[str, Any] = {"id": self.name, "type": self.type}
         if self.description:
             parts["description"] = self.description
@@ -142,7 +142,8 @@ class Relation:
         """Check the name and the arrays, and convert the arrays to uint32 and uint64.
 
         Raises:
-            ChunkError: the name or an id is not valid, or the counts do not fit the ids.
+            ChunkError: the name or an id is not valid, or *counts* do not add up to the number of
+                ids in *segments*.
         """
         check_name("relation", self.name)
         object.__setattr__(self, "counts", np.asarray(self.counts, np.uint32))
@@ -175,7 +176,7 @@ class Relation:
         return np.split(self.segments, np.cumsum(self.counts)[:-1]) if len(self.counts) else []
 
     def take(self, rows: NDArray[Any]) -> Relation:
-        """Return this relation for the annotations with the indices *rows*, in that order."""
+        """Return the relation of the annotations *rows* (indices), in the order of *rows*."""
         counts, segments = take_lists(self.counts, self.segments, rows)
         return Relation(self.name, counts, segments)
 
@@ -272,7 +273,7 @@ class Annotations:
         return self.geometry.min(axis=1), self.geometry.max(axis=1)
 
     def take(self, rows: NDArray[Any]) -> Annotations:
-        """Return the annotations with the indices *rows*, in that order."""
+        """Return the annotations with the indices *rows*, in the order of *rows*."""
         return replace(
             self,
             geometry=self.geometry[rows],

@@ -59,7 +59,7 @@ class Voxels(NamedTuple):
     Attributes:
         dtype: name of the NumPy dtype.
         channels: number of channels.
-        kind: kind of the voxels, as in `Chunk`; ``None`` if unknown.
+        kind: what the voxels are, such as ``image`` (see `Chunk`); ``None`` if unknown.
         has_channel_axis: whether an array with a single channel is 4D. An array with several
             channels is always 4D.
         channel_names: one name per channel; empty if the names are unknown.

@@ -69,7 +69,7 @@ def decode(codec: str, data: Any, most: int) -> bytes:
         most: largest accepted size of the decoded data, bytes.
 
     Raises:
-        TooLargeError: the decoded data are larger.
+        TooLargeError: the decoded data are larger than *most*.
         Exception: the data are damaged; the type of the error depends on the decoder.
     """
     return CODECS[codec](data, most)
@@ -144,7 +144,7 @@ def unpack_lzma(data: Any, most: int, format_: int, filters: Any = None) -> byte
         filters: the filter chain of a raw stream, which has no header.
 
     Raises:
-        TooLargeError: the decoded data are larger.
+        TooLargeError: the decoded data are larger than *most*.
         ValueError: a filter has a dictionary of more than 128 MiB; the presets of xz use less.
         Exception: the data are damaged.
     """
@@ -189,7 +189,7 @@ def _zstd(data: Any, most: int) -> bytes:
 
 
 def _zstd_length(data: Any) -> int | None:
-    """Return the decoded size that the header of the first frame states, if any (RFC 8878)."""
+    """Return the decoded size in the header of the first frame (RFC 8878); ``None`` if absent."""
     if len(data) < _ZSTD_HEADER:
         return None
     flags = data[4]

@@ -51,7 +51,7 @@ class Zyx(NamedTuple):
         return cls(*whole)
 
     def turned(self, order: Sequence[int]) -> Zyx:
-        """Return the triple permuted: number i of the result is number ``order[i]`` of it."""
+        """Return the triple permuted: number i of the result is number ``order[i]`` of *self*."""
         return Zyx(*(self[axis] for axis in order))
 
     @property
@@ -217,13 +217,12 @@ class Scale(NamedTuple):
         return BoundingBox(Zyx(*starts), Zyx(*map(max, starts, stops)))
 
     def owners(self, voxel: Zyx) -> Iterator[Zyx]:
-        """Yield two fine voxels for finding boxes that `coarser` converts to a box with *voxel*.
+        """Yield two fine voxels that represent *voxel*, a coarse voxel.
 
-        `coarser` converts every box that contains one of the two fine voxels to a box that contains
-        the coarse *voxel*. Along an axis with a whole factor, the first yielded voxel is the last
-        fine voxel inside *voxel*, and the second yielded voxel is the first fine voxel inside
-        *voxel*. Along an axis with a fractional factor, both are the fine voxel that contains the
-        centre of *voxel*.
+        If a box contains one of the two fine voxels, `coarser` converts the box to a box that
+        contains *voxel*. Along an axis with a whole factor, the two are the last and the first fine
+        voxel inside *voxel*, in this order. Along an axis with a fractional factor, both are the
+        fine voxel that contains the centre of *voxel*.
         """
         centre = [(2 * a + 1) * factor // 2 for a, factor in zip(voxel, self, strict=True)]
         covered = self.finer(BoundingBox.from_size(voxel, (1, 1, 1)))

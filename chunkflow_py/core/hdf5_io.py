@@ -12,7 +12,8 @@ module
   which refuses blocks that exceed their expected size;
 * reads an attribute only if it is small.
 
-`pack` and `unpack` convert small files, such as points and synapses, to and from bytes.
+`pack` and `unpack` convert small data, such as points and synapses, to and from HDF5 files in
+memory.
 """
 
 from __future__ import annotations
@@ -368,7 +369,8 @@ class _Blocks:
     """The blocks of one dataset.
 
     Attributes:
-        packer: codec of `decode` for the blocks; ``None`` if the blocks are not compressed.
+        packer: name of the codec that decompresses the blocks; ``None`` if the blocks are not
+            compressed.
         is_direct: whether `unpacked` returns the voxels of a block. If not, `unpacked` only checks
             the block, and HDF5 must read the voxels.
         extent: extent of a block, voxels.
@@ -501,7 +503,7 @@ def pack(datasets: Mapping[str, Any], attributes: Mapping[str, str]) -> bytes:
     """Return an HDF5 file of arrays and attributes; equal content gives equal bytes.
 
     Args:
-        datasets: arrays of numbers by name; a name with ``None`` is left out.
+        datasets: arrays of numbers by name; a name whose value is ``None`` is left out.
         attributes: texts by name, stored as attributes of the file.
     """
     import h5py

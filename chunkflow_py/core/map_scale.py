@@ -1,8 +1,8 @@
 """Scale of probability and affinity maps: the largest value of an integer type stands for 1.
 
 Options give values in one of two units. A fraction of the full scale, in [0, 1], is multiplied by
-`full_scale`. A value in the unit of the voxels is compared with the voxels directly, after
-`check_threshold`.
+`full_scale`. A value in the unit of the voxels is compared with the voxels directly;
+`check_threshold` refuses such a value if it is probably meant as a fraction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BOUNDED = ("probability", "affinity")  # kinds of chunks with values in [0, 1]
 
 
 def full_scale(dtype: DTypeLike) -> float:
-    """Return the value that stands for 1 in a map: the maximum of an integer dtype, or 1.0."""
+    """Return the value that stands for 1 in a map: the maximum of an integer dtype, else 1.0."""
     import numpy as np
 
     kind = np.dtype(dtype)
@@ -33,11 +33,11 @@ def check_threshold(
     Args:
         threshold: value that voxels will be compared with, in the unit of the voxels.
         dtype: type of the voxels.
-        kind: kind of the chunk; see `chunkflow_py.core.chunk.Chunk`.
+        kind: what the voxels are, such as ``affinity``; see `chunkflow_py.core.chunk.Chunk`.
         option: name of the option, for the message.
 
     Raises:
-        OptionError: the chunk is a map of integers, and the threshold is between 0 and 1.
+        OptionError: the voxels are a map of integers, and *threshold* is between 0 and 1.
     """
     top = full_scale(dtype)
     if kind in BOUNDED and top > 1 and 0 < threshold < 1:

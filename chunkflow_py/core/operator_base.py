@@ -204,10 +204,10 @@ class OperatorBase(HookBase, adds_hooks=True):
     # --- before the first task, in the order of the pipeline --------------------------------------
 
     def prepare(self, outline: Outline) -> None:
-        """Check, before the first task, that the operator can process what *outline* describes.
+        """Check, before the first task, that the operator can process the tasks and their input.
 
         Raises:
-            ChunkflowError: the operator cannot process such tasks or such an input.
+            ChunkflowError: the operator cannot process the tasks or the input in *outline*.
         """
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
@@ -221,13 +221,14 @@ class OperatorBase(HookBase, adds_hooks=True):
         """
 
     def create_output(self) -> str | None:
-        """Create the output volume, unless it exists; return its address if it was created.
+        """Create the output volume unless it exists; return the address of a new volume.
 
-        Called after `prepare`, once, before workers start.
+        ``None`` is returned if no volume was created. Called after `prepare`, once, before workers
+        start.
 
         Raises:
-            OptionError: dtype, channels or kind are not known before the first chunk; the message
-                names the option to add.
+            OptionError: dtype, channels or kind of the voxels (such as ``image``) are not known
+                before the first chunk; the message names the option to add.
         """
         return None
 
@@ -335,7 +336,7 @@ class OperatorBase(HookBase, adds_hooks=True):
         return False
 
     def voxels(self) -> Voxels | dict[str, Voxels] | None:
-        """Return dtype, channels and kind of the output.
+        """Return dtype, channels and kind (such as ``image``) of the output.
 
         If the operator makes several chunks, return a dict of `Voxels` by chunk name. Return
         ``None`` if these three properties are not known before a task runs. If an operator does not
@@ -345,17 +346,21 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def keeps_voxels(self) -> bool:
-        """Whether the output has the dtype, the channels and the kind of the first input."""
+        """Whether the output has the same dtype, channels and kind of voxels as the first input."""
         return False
 
     def voxels_from(self, read: Voxels) -> Voxels | None:
-        """Return dtype, channels and kind of the output, given those of the first input."""
+        """Return dtype, channels and kind of the output.
+
+        Args:
+            read: dtype, channels and kind of the first input.
+        """
         del read
         return None
 
     @default_value
     def labelling(self) -> Labelling | None:
-        """For an operator that labels objects: how ids are assigned; read after `prepare`.
+        """For an operator that labels objects: how ids are assigned, known after `prepare`.
 
         ``None`` if ids are not unique in the volume, or if no object is cut by a task boundary.
         """
@@ -383,17 +388,20 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def origins(self) -> tuple[str, ...]:
-        """All addresses that the operator reads, each written like the value of `origin`."""
+        """All addresses that the operator reads: files, folders, or ``ADDRESS at mip N``."""
         return () if self.origin is None else (self.origin,)
 
     @default_value
     def destination(self) -> str | None:
-        """Address that the operator writes to, if there is only one; written like `origin`."""
+        """Address that the operator writes to: a file, a folder, or ``ADDRESS at mip N``.
+
+        ``None`` if there is no such address or more than one; see `destinations`.
+        """
         return None
 
     @default_value
     def destinations(self) -> tuple[str, ...]:
-        """All addresses that the operator writes to, each written like the value of `origin`."""
+        """All addresses that the operator writes to: files, folders, or ``ADDRESS at mip N``."""
         return () if self.destination is None else (self.destination,)
 
     @default_value
@@ -491,7 +499,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def single_writer(self) -> bool:
-        """Whether only one process at a time may write to the output; read after `prepare`."""
+        """Whether only one process at a time may write to the output; known after `prepare`."""
         return False
 
     @default_value
@@ -574,7 +582,10 @@ class SourceBase(HookBase, adds_hooks=True):
         return None
 
     def create_output(self) -> str | None:
-        """Create output volumes before workers start; return the first address created, if any."""
+        """Create output volumes before workers start; return the address of the first new volume.
+
+        ``None`` if no volume was created.
+        """
         return None
 
     def stop(self) -> None:
@@ -600,7 +611,7 @@ class _WrappedSource(SourceBase):
 
 
 def hooks_of(operator: object) -> OperatorBase:
-    """Return the object with an operator's hooks: the operator, or a wrapper if it is a function.
+    """Return *operator* if it is an `OperatorBase`, else a wrapper that has all hooks.
 
     Raises:
         TypeError: an attribute has the name of a hook, but the object is not an `OperatorBase`.
@@ -617,7 +628,7 @@ def hooks_of(operator: object) -> OperatorBase:
 
 
 def source_hooks_of(source: object) -> SourceBase:
-    """Return the object with a source's hooks: the source, or defaults for a plain iterable.
+    """Return *source* if it is a `SourceBase`, else an object with the defaults of all hooks.
 
     Raises:
         TypeError: an attribute has the name of a hook, but the object is not a `SourceBase`.

@@ -1,8 +1,8 @@
 """`Outline`: the facts about tasks and volumes that operators get before the first task.
 
-An operator can change the box of each task, for example by cropping. From the boxes of all tasks
-before an operator, given as a grid or a list, the functions of this module compute the boxes after
-it. `BoxIndex` finds boxes by their location.
+An operator can change the box of each task, for example by cropping. The functions of this module
+take the boxes of all tasks before an operator (a grid or a list), and return the boxes after the
+operator. `BoxIndex` finds boxes by their location.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Outline:
             not known yet.
         has_times: whether tasks have a time index; ``None`` if this is not known yet.
         time_points: number of different time points of all tasks; 1 if not known.
-        voxels: dtype, channels and kind of the operator's first input, if known.
+        voxels: dtype, channels and kind (such as ``image``) of the operator's first input, if
+            known.
         times: length of the time axis of the volume that the operator's first input comes from;
             ``None`` if the volume has no time axis.
         voxel_size_nm: voxel size of the operator's first input, nanometres, zyx, if known.
@@ -45,7 +46,7 @@ class Outline:
             zyx. The boxes of tasks are stored in voxels of the pipeline's input.
         labelling: how tasks labelled the objects of the operator's first input, if the ids are
             unique in the volume.
-        is_divided: whether the tasks divide a volume; see `SourceBase.is_divided`.
+        is_divided: whether the tasks divide a volume; false if the user gave the box of one task.
         saved_as: for an operator with the hook ``labelling``: the dtypes of the volumes that will
             store its labels, as far as they are known.
     """
@@ -166,7 +167,7 @@ class ScaledBoxes(Sequence[BoundingBox]):
 
 
 def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
-    """Return *boxes* converted to voxels of another size; see `Scale.coarser`.
+    """Convert *boxes* to voxels of another size, as `Scale.coarser` does.
 
     If *boxes* is a grid and its boxes begin at boundaries of the new voxels, the result is a grid.
     With fractional factors, the boxes must also end at such boundaries.

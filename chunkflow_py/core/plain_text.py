@@ -57,5 +57,5 @@ def bounded(text: str, limit: int) -> str:
 
 
 def tail(text: str, limit: int) -> str:
-    """Return the last whole lines of *text* that have at most *limit* characters together."""
+    """Return as many whole lines from the end of *text* as fit into *limit* characters."""
     return text if len(text) <= limit else text[-limit:].partition("\n")[2]

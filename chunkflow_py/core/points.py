@@ -91,7 +91,7 @@ class Points:
 
     @classmethod
     def from_hdf5(cls, data: bytes, what: str = "the file") -> Points:
-        """Return the points of an HDF5 file, as `to_hdf5` and chunkflow 1.x write it.
+        """Return the points of an HDF5 file that `to_hdf5` or chunkflow 1.x has written.
 
         Args:
             data: the whole file.

@@ -9,8 +9,8 @@ result   |   0    |   1    |   2    |   3    |             voxels of 6 nm; centr
 Each voxel of the result is a weighted mean of the input voxels around its centre. Along an axis,
 the weight of an input voxel at a distance of d input voxels from the centre is kernel(d / w). If
 voxels become larger, w is the ratio of the sizes: the wider kernel removes details that the larger
-voxels cannot represent (antialiasing). Otherwise, w = 1. Weights are divided by their sum. At the
-bounds of the volume, the sum includes existing voxels only. The kernels are:
+voxels cannot represent (antialiasing). If voxels do not become larger, w = 1. Weights are divided
+by their sum. At the bounds of the volume, the sum includes existing voxels only. The kernels are:
 
 * ``linear``: 1 - abs(x), and 0 where abs(x) > 1;
 * ``cubic``: the cubic convolution of Keys (1981) with a = -0.5, and 0 where abs(x) > 2. It keeps
@@ -153,7 +153,7 @@ class Resampling:
         Args:
             scale: size of a voxel of the result in input voxels, zyx.
             box: box of input voxels.
-            method: see `Resampling`.
+            method: one of `METHODS`, or three of `METHODS` for the axes z, y and x.
         """
         first = scale.coarser(box).start
         rows = zip(box.start, first, scale, strict=True)
@@ -161,7 +161,7 @@ class Resampling:
         return cls(scale, method, (z, y, x))
 
     def output_box(self, box: BoundingBox) -> BoundingBox:
-        """Return the box of the result for an input *box*; see `Scale.coarser`."""
+        """Convert *box* from input voxels to voxels of the result, as `Scale.coarser` does."""
         return self.scale.coarser(box, self.origin)
 
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
@@ -200,7 +200,7 @@ class Resampling:
             and clipped to the range of the dtype.
 
         Raises:
-            ChunkError: voxels of this dtype cannot be interpolated.
+            ChunkError: the method interpolates, which is impossible for the dtype of *array*.
             GeometryError: *array* contains no voxel of *domain*.
         """
         self.check_dtype(array.dtype)

@@ -55,7 +55,8 @@ class Skeleton:
         """Return a skeleton, with the arrays converted to the right dtypes.
 
         Raises:
-            ChunkError: the lengths differ, or an edge refers to a vertex that does not exist.
+            ChunkError: *radii_nm* or *types* does not have one number for each vertex, or an edge
+                refers to a vertex that does not exist.
         """
         vertices = np.asarray(vertices_nm, np.float32).reshape(-1, 3)
         ends = np.asarray(edges, np.uint32).reshape(-1, 2)

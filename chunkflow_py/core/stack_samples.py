@@ -1,4 +1,4 @@
-"""Keep samples of the stacks of threads from stopping the process, in Python 3.11."""
+"""Prevent a deadlock in Python 3.11 while a profiler samples the stacks of all threads."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def protect_stack_samples() -> None:
     """Make `sys._current_frames` suspend the garbage collector, in Python 3.11.
 
     In Python 3.11, `sys._current_frames` holds a lock of the interpreter while it allocates memory.
-    If the allocation starts a collection, and the collection runs Python code, another thread can
-    continue in the meantime. If that thread ends, it waits for the lock while it holds the GIL, and
-    all threads of the process wait forever (https://github.com/python/cpython/issues/106883). Later
+    If the allocation starts a garbage collection that runs Python code, another thread can continue
+    in the meantime. If that thread ends, it waits for the lock while it holds the GIL, and all
+    threads of the process wait forever (https://github.com/python/cpython/issues/106883). Later
     versions of Python do not collect garbage at this point.
 
     The profiler of a Dask worker calls `sys._current_frames` 100 times per second, and the threads

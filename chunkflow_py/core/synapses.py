@@ -75,7 +75,7 @@ class Synapses:
     object_ids: NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
-        """Check the shapes and references of the arrays.
+        """Check the shapes of the arrays, and the indices by which arrays refer to others.
 
         Raises:
             ChunkError: an array does not match the others; the message names this array.

@@ -23,7 +23,7 @@ class Skip(Exception):  # noqa: N818  (a normal way to end a task, not an error)
 
 
 class Lease(Protocol):
-    """The right to work on a task of a queue, until its message is acknowledged or released."""
+    """The right to work on a task from a queue, until the task is acknowledged or released."""
 
     @property
     def lost(self) -> bool:
@@ -45,7 +45,7 @@ class Task:
         items: chunks and other results of operators, by name.
         seconds: seconds that each operator spent on the task, by operator label.
         outcome: a `Skip` or an `OperatorError` that says why the task ended early, or ``None``.
-        lease: lease of the task's message, if the task came from a queue.
+        lease: lease of the task's message; ``None`` if the task did not come from a queue.
         written: records of the objects that operators have stored for the task.
         missing_blocks: number of blocks that the task read although they are not stored; their
             voxels were set to the fill value.
@@ -64,7 +64,7 @@ class Task:
 
     @property
     def bbox(self) -> BoundingBox | None:
-        """The box of the task, if any, in voxels of the current operator's input.
+        """The box of the task, in voxels of the current operator's input; ``None`` without a box.
 
         The attribute `region` stays in voxels of the pipeline's input, because the task is named
         after the region.
@@ -81,7 +81,7 @@ class Task:
 
         Args:
             low: offset of the start, in voxels of the current operator's input, zyx.
-            high: offset of the stop, in the same voxels.
+            high: offset of the stop, in voxels of the current operator's input, zyx.
 
         Raises:
             GeometryError: the new box would contain no voxel, or an offset is not a whole number of
@@ -159,10 +159,10 @@ class Output:
     The spec of a run lists these outputs, so that the records of tasks can be verified.
 
     Attributes:
-        kind: what a task writes. With ``volume``, a task writes all write units that intersect its
-            saved box, at one resolution level. With ``file``, a task writes a file of its own, or
-            all tasks write the same file. With ``objects``, a task writes any number of objects,
-            such as meshes.
+        kind: what a task writes. With ``volume``, a task writes all write units that intersect the
+            box that the task saves, at one resolution level. With ``file``, a task writes a file of
+            its own, or all tasks write the same file. With ``objects``, a task writes any number of
+            objects, such as meshes.
         url: for ``volume``, the address that `open_volume` accepts. For ``file``, the address of
             the file, with `BOX` in place of the task's box. For ``objects``, the common start of
             their addresses.

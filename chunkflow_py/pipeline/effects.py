@@ -15,9 +15,9 @@ _Turned = TypeVar("_Turned", BoundingBox, Scale, Zyx)
 
 
 def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, Voxels] | None:
-    """Return dtype, channels and kind of an operator's output; ``None`` if they are unknown.
+    """Return dtype, channels and kind of an operator's output voxels; ``None`` if unknown.
 
-    The result is a dict by chunk name if the operator's hook ``voxels`` returns one.
+    The result is a dict by chunk name if the operator's hook ``voxels`` returns a dict.
 
     Args:
         hooks: hooks of the operator.
@@ -31,7 +31,7 @@ def voxels_made(hooks: OperatorBase, held: Voxels | None) -> Voxels | dict[str, 
 
 
 def keeps_labels(hooks: OperatorBase) -> bool:
-    """Return whether the output for uint64 labels is known to be uint64 labels again."""
+    """Return whether the operator is known to turn uint64 labels into uint64 labels."""
     from chunkflow_py.core.chunk import Voxels
 
     labels = Voxels("uint64", 1, "segmentation")
@@ -62,10 +62,11 @@ def moved_by(hooks: OperatorBase, scale: Scale) -> tuple[Zyx, Zyx]:
 
     Args:
         hooks: hooks of the operator.
-        scale: size of a voxel of the operator's first input, in voxels of the box, zyx.
+        scale: size of a voxel of the operator's first input, in the voxels in which the task's box
+            is given, zyx.
 
     Raises:
-        GeometryError: an offset is not a whole number of voxels of the box.
+        GeometryError: an offset is not a whole number of the voxels in which the box is given.
     """
     low, high = hooks.face_offsets or (Zyx(0, 0, 0),) * 2
     return scale.whole_offset(low), scale.whole_offset(high)

@@ -78,8 +78,8 @@ def choose_ahead(
     Args:
         operators: operators of the pipeline, after their ``__enter__``.
         ahead: requested number of tasks; ``None`` chooses 1 if memory suffices, else 0.
-        voxels: dtype, channels and kind of each output, as in `estimate_memory`.
-        extents: sizes of outputs, as in `estimate_memory`.
+        voxels: dtype, channels and kind of each output, by operator name and item name.
+        extents: sizes of outputs, voxels, zyx, by operator name.
         tasks: number of tasks, if known.
 
     Raises:

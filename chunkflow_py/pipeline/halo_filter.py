@@ -36,7 +36,8 @@ class HaloFilter(OperatorBase):
         function: function that filters a chunk; the result has the same box.
         reach: extent of the neighbourhood on each side, voxels, zyx.
         name: name of the command, for messages.
-        check: function that raises an error for a dtype or kind that cannot be filtered.
+        check: function that raises an error for a dtype or kind (such as ``image``) that cannot be
+            filtered.
     """
 
     function: Callable[[Chunk], Chunk]
@@ -52,7 +53,12 @@ class HaloFilter(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Refuse an input whose dtype or kind cannot be filtered; accept an unknown input."""
+        """Refuse an input whose dtype or kind of voxels cannot be filtered.
+
+        Args:
+            outline: what is known before the first task, a `chunkflow_py.core.outline.Outline`. If
+                dtype and kind of the input are unknown, the input is not refused.
+        """
         if self.check is not None and outline.voxels is not None:
             self.check(outline.voxels)
 

@@ -147,7 +147,7 @@ class Surrounded:
 
 @dataclass
 class Source:
-    """The first command of a pipeline, which generates the tasks.
+    """The first command of a pipeline; this command generates the tasks.
 
     Attributes:
         name: label for messages.
@@ -305,7 +305,7 @@ def operator(
 
 
 def makes(rule: Callable[[Voxels], Voxels], *, is_local: bool = False) -> Callable[[_Body], _Body]:
-    """Return a decorator that declares the dtype, channels and kind of an operator's output.
+    """Return a decorator that declares dtype, channels and kind of an operator's output voxels.
 
     Args:
         rule: function that takes the `Voxels` (dtype, channels and kind) of the first input and

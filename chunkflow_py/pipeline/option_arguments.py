@@ -50,15 +50,15 @@ def divide(
     others: Mapping[str, click.Option],
     ctx: click.Context,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Divide a command line into *own* options, options of *others*, and further arguments.
+    """Divide a command line into options in *own*, options in *others*, and further arguments.
 
     The first two lists contain the options as typed: names and values. The third list starts at the
     first argument that is neither an option nor the value of an option.
 
     Args:
         arguments: arguments of the command line.
-        own: options of the first list, by name.
-        others: options of the second list, by name.
+        own: options that go into the first list, by name.
+        others: options that go into the second list, by name.
         ctx: context of the command, for messages.
 
     Raises:

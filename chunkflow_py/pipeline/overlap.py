@@ -3,7 +3,7 @@
 In this example, the letters are tasks, and all stages run at the same time:
 
 ```
-read     f g h   several tasks at once if all operators are thread-safe, otherwise one task
+read     f g h   several tasks at once if all operators are thread-safe, else one task
 compute  d e     inference starts task e before task d is finished
 write    a b     like read; if only one task runs at a time, it runs in the caller's thread
 ```

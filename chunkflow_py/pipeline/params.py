@@ -33,7 +33,8 @@ TimePoints = tuple[int, int] | Literal["all"]  # the first and the last time ind
 class BoxType(click.ParamType[_Box]):
     """Type of an option whose value is a box, such as ``0-64_0-512_0-512``.
 
-    For a `Region`, the value may begin with a time index: ``t1_0-64_0-512_0-512``.
+    If the type parses a `Region`, the value may begin with a time index:
+    ``t1_0-64_0-512_0-512``.
     """
 
     name = "box"
@@ -116,7 +117,7 @@ class ItemName(click.ParamType[str]):
 
 
 class ItemNames(NamesType):
-    """Type of an option whose value is several names of items; see `ItemName`."""
+    """Type of an option whose value is the names of several items of the task; see `ItemName`."""
 
     def __init__(self, direction: Literal["in", "out"]) -> None:
         self.direction = direction
@@ -326,7 +327,7 @@ def zyx_option(
     """Declare an option of three whole numbers in zyx order; its value is a Zyx.
 
     Args:
-        declarations: names, as for `click.option`.
+        declarations: names of the option, such as ``--size`` and ``-s``.
         minimum: smallest allowed number, such as 1 for a size or 0 for a margin. By default, any
             number is allowed.
         settings: further settings of `click.option`.
@@ -373,8 +374,8 @@ def spread_auto(params: Sequence[click.Parameter], args: list[str]) -> list[str]
     Args:
         params: the parameters of one command.
         args: arguments after the name of the command. They contain the options of the command,
-            then further commands. The further commands are returned unchanged, because a name such
-            as ``-m`` may have another meaning there.
+            then further commands. The further commands are returned unchanged, because ``-m``, for
+            example, may have another meaning in another command.
     """
     options = {name: p for p in params if isinstance(p, click.Option) for name in p.opts}
     result: list[str] = []

@@ -95,7 +95,7 @@ class _Made:
         self._voxels: Voxels | dict[str, Voxels] | None = None
 
     def ask(self, hooks: OperatorBase) -> None:
-        """Store the results of the hooks; if one raises an error, earlier results stay stored."""
+        """Store the results of the hooks; an error of one hook does not discard earlier results."""
         read = self.item.voxels
         if hooks.declares("bounds"):
             self.item = self.item._replace(domain=hooks.bounds())
@@ -133,13 +133,13 @@ class Listener:
     """Base class of objects that receive a pipeline's events; its own methods do nothing."""
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:
-        """Handle the start of the pipeline; *tasks* is the number of tasks, if known."""
+        """Handle the start of the pipeline; *tasks* is the number of tasks, ``None`` if unknown."""
 
     def operator_started(self, label: str, task: Task) -> None:
         """Handle the start of an operator on a task."""
 
     def operator_progressed(self, label: str, task: Task, done: int, total: int) -> None:
-        """Handle progress: an operator has completed *done* of *total* parts of a task."""
+        """Handle progress: an operator has completed *done* of its *total* units of work."""
 
     def operator_finished(self, label: str, task: Task, seconds: float) -> None:
         """Handle the end of an operator on a task; the operator has taken *seconds*."""
@@ -160,7 +160,7 @@ class Pipeline:
         ahead: number of tasks to prefetch per stage; 0 runs everything in the caller's thread;
             ``None`` chooses 1 if enough memory is available, else 0.
         dry_run: omit the operators of the write stage.
-        in_place: allow writing to the volume that the pipeline loads; see `check_places`.
+        in_place: allow a saver to replace the voxels that a loader reads without a margin.
         listener: receiver of the events.
 
     Attributes:
@@ -541,7 +541,7 @@ class Pipeline:
             )
 
     def _failing(self, operator: Operator, task: Task, start: float) -> _Failing:
-        """Return the context in which *operator* runs on *task*; *start* is its start time."""
+        """Return the context in which *operator* runs on *task*, from the time *start*."""
         return _Failing(self, operator, task, start)
 
     def _scaled(self, operator: Operator, task: Task) -> _Scaled:
@@ -628,7 +628,7 @@ def _nothing() -> None:
 
 @contextmanager
 def _entered(operator: Operator | Source) -> Iterator[None]:
-    """Enter the body of a command if it is a context manager; errors name the command.
+    """Enter the body of a command, if the body is a context manager; errors name the command.
 
     The body cannot suppress exceptions, so that a failed pipeline never looks complete.
     """

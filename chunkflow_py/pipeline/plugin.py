@@ -65,7 +65,7 @@ def plugin_files(name: str, path: Path) -> dict[str, str]:
     """Return the file that a run has to store for its workers, as ``{name: "code"}``.
 
     Raises:
-        OptionError: *name* is not the path of the file.
+        OptionError: *name* is the name of a plugin, not the path of its file.
     """
     if not Path(name).expanduser().is_file():
         msg = (

@@ -2,7 +2,7 @@
 
 | ``--file``                       | options                                                  |
 |----------------------------------|----------------------------------------------------------|
-| an operator of this package      | options of the operator, whose hooks also apply          |
+| an operator of this package      | options of the operator; the plugin has the same hooks   |
 | a file with a function `command` | options of the operator that the file defines            |
 | a file with a function `execute` | parameters of the function; see `plugin_signature`       |
 """

@@ -123,8 +123,8 @@ class InputGrid:
         method: method that resamples outputs of the network back to this grid.
         processed: part of *domain* that the network processes; ``None`` if unknown.
         origin: corner at which voxel 0 of the network begins, in voxels of the chunk, zyx.
-        network: bounds of *processed*, in voxels of the network (default: the voxels that *scale*
-            and *origin* give).
+        network: bounds of *processed*, in voxels of the network (default: computed from *scale*
+            and *origin*).
     """
 
     domain: BoundingBox | None = None
@@ -157,8 +157,9 @@ class InputResampler(Resampler):
             defines such a function. If *rule* is ``None``, *voxel_size_nm* and *method* are used.
         processed: box of the image that the network processes (default: the whole image). If it is
             given, *rule* must be given.
-        mask: name of a chunk, and one bool for each channel of the input. If the bool is true, only
-            voxels at which this chunk is not 0 are normalised (default: all voxels are normalised).
+        mask: name of a chunk, and one bool for each channel of the input. In channels whose bool is
+            true, only voxels at which this chunk is not 0 are normalised (default: all voxels are
+            normalised).
         normalizes_last: normalise after resampling instead of before.
     """
 
@@ -174,7 +175,7 @@ class InputResampler(Resampler):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Determine the factor from the voxel size of the input, and store the input's grid."""
+        """Determine the resampling factor from the input's voxel size; store the `InputGrid`."""
         domain, size_nm = outline.domain, outline.voxel_size_nm
         if self.rule is not None and domain is not None and size_nm is not None:
             self._use(self._grid_of(domain, size_nm))
@@ -233,12 +234,12 @@ class InputResampler(Resampler):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the input that the result in *box*, in voxels of the result, depends on."""
+        """Return the input box that the result in *box* (voxels of the result) depends on."""
         return super().required_input(box, self._grid.processed or domain)
 
     @hook
     def voxels_from(self, read: Voxels) -> Voxels:
-        """Return the dtype float32, with the channels and kind of the input, *read*."""
+        """Return the dtype float32, with the channels and kind of *read*, the input."""
         return read._replace(dtype="float32")
 
     @hook
@@ -319,7 +320,7 @@ class InputResampler(Resampler):
 
 @dataclass
 class OutputResampler(OperatorBase):
-    """Resamples the outputs of a network to the grid of the input, and converts them.
+    """Resamples outputs of a network to the grid of the input; applies activation and dtype.
 
     Attributes:
         settings: settings that the user gave for the network; the activation and the dtype of the
@@ -345,7 +346,7 @@ class OutputResampler(OperatorBase):
 
     @hook
     def prepare(self, outline: Outline) -> None:
-        """Determine the factor from the voxel sizes, if they are known."""
+        """Determine the resampling factor from the voxel sizes, if these sizes are known."""
         del outline
         scale = self.grid().scale
         self._scale = None if scale is None else scale.inverse
@@ -387,7 +388,7 @@ class OutputResampler(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return the output box, in voxels of the network, that the result in *box* depends on."""
+        """Return the box, in network voxels, of the output that the result in *box* depends on."""
         grid = self.grid()
         if self._scale is None:
             return domain
@@ -464,7 +465,7 @@ def by_voxel_size(
     voxel_size_nm: tuple[float | None, float | None, float | None] | None,
     method: Literal["linear", "cubic"],
 ) -> Rule:
-    """Return the rule that resamples every image to a voxel size.
+    """Return a rule for `InputResampler` that resamples every image to the same voxel size.
 
     Args:
         voxel_size_nm: voxel size of the network, nanometres, zyx. Along an axis with ``None``, the
@@ -504,12 +505,16 @@ def resampling_around(
         method: method of interpolation, ``linear`` or ``cubic``.
         names: name of the chunk to process, name of the resampled chunk, and names of the outputs.
         label: label of the network's operator.
-        warn_of_dtype: see `InputResampler`.
-        rule: see `InputResampler`; if given, *voxel_size_nm* and *method* are not used.
-        processed: box of the image that the network processes; see `InputResampler`.
-        mask: selects the voxels that are normalised; see `InputResampler`.
-        normalizes_last: see `InputResampler`.
-        activates_first: see `settings_at_network_size`.
+        warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
+            maximum of their type.
+        rule: function that returns the voxels of the network for an image; see `InputResampler`. If
+            given, *voxel_size_nm* and *method* are not used.
+        processed: box of the image that the network processes (default: the whole image).
+        mask: name of a chunk that selects the voxels to normalise, and one bool for each channel
+            of the input; see `InputResampler`.
+        normalizes_last: normalise after resampling instead of before.
+        activates_first: apply the activation before the output is resampled, even with
+            ``--activate after``.
     """
     source, resampled, outputs = names
     original = f"{source} before it was resampled"

@@ -90,7 +90,7 @@ class Resampler(OperatorBase):
         Raises:
             OptionError: tasks have boxes, but the voxel size of the input is not known before the
                 first task.
-            ChunkError: voxels of the dtype cannot be interpolated.
+            ChunkError: *method* interpolates, which is impossible for the dtype of the input.
         """
         self._input_nm, self._voxels = outline.voxel_size_nm, outline.voxels
         if self.voxel_size_nm is not None and self._input_nm is not None:
@@ -109,7 +109,7 @@ class Resampler(OperatorBase):
 
     @hook
     def known_voxel_size_nm(self) -> tuple[float, float, float] | None:
-        """Return the voxel size of the result, if it is known before the first task."""
+        """Return the voxel size of the result; ``None`` if unknown before the first task."""
         return None if self._input_nm is None else self._size_nm(self._input_nm)
 
     def _size_nm(self, input_nm: tuple[float, float, float]) -> tuple[float, float, float]:
@@ -152,7 +152,7 @@ class Resampler(OperatorBase):
         """Add the resampled chunk to the task.
 
         Raises:
-            ChunkError: voxels of the dtype cannot be interpolated.
+            ChunkError: *method* interpolates, which is impossible for the dtype of the input.
             GeometryError: the volume is so small that the result would have no voxels.
         """
         from chunkflow_py.core.chunk import Chunk, Voxels

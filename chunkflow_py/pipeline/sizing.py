@@ -47,8 +47,8 @@ class Environment(SourceBase):
         volume_path: address of the output.
         region: start, stop and size of the output, voxels of mip 0, zyx. Each is ``None`` if not
             given.
-        output_patch_size: output patch of the network, voxels, zyx.
-        input_patch_size: input patch of the network (default: the output patch).
+        output_patch_size: size of an output patch of the network, voxels, zyx.
+        input_patch_size: size of an input patch (default: the size of an output patch).
         output_patch_overlap: overlap of neighbouring output patches (default: half a patch).
         crop_chunk_margin: voxels to crop on each side of a chunk's output, zyx. With a margin, the
             patch grid starts at the corner of each chunk; with ``None``, it starts at the corner of

@@ -38,8 +38,8 @@ def prefetch(
         depth: maximum number of prefetched items; 0 runs the stream in the caller's thread.
         name: name of the thread, for debuggers and logs.
         halt: function that is called when the generator is closed. If the stream is waiting for an
-            item, from a queue for example, this function must end the wait. Otherwise, closing the
-            generator would wait for the thread.
+            item, from a queue for example, this function must end the wait, because closing the
+            generator waits for the thread.
     """
     if depth == 0:
         yield from stream
@@ -80,7 +80,7 @@ def mapped(
         depth: limit of the number of items in progress in addition to the item that the caller
             waits for.
         name: name of the threads.
-        halt: see `prefetch`.
+        halt: function that is called when the generator is closed, to end a wait of *stream*.
     """
     items = iter(stream)
     feeder = _one_thread(f"{name}-feed")
@@ -120,15 +120,15 @@ def overlapped(
                                         begin(c) ----------------------> result of c
     ```
 
-    Unless two items are in progress, an item is started as soon as *stream* yields the item. A
-    result is yielded as soon as the result is ready, even if *stream* has not yielded the next item
-    yet.
+    At most two items are in progress. Below this limit, an item is started as soon as *stream*
+    yields the item. A result is yielded as soon as the result is ready, even if *stream* has not
+    yielded the next item yet.
 
     Args:
         stream: items, taken one after the other in a separate thread.
         begin: function that starts the work on an item and returns the future of the result.
         name: name of the thread.
-        halt: see `prefetch`.
+        halt: function that is called when the generator is closed, to end a wait of *stream*.
     """
     items = iter(stream)
     pool = _one_thread(name)

@@ -20,7 +20,7 @@ class Command(click.Command):
     """
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return --help and -h, without the names that other options of the command have."""
+        """Return those of --help and -h that no other option of the command uses as a name."""
         taken = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         return [name for name in ("--help", "-h") if name not in taken]
 
@@ -42,7 +42,9 @@ class Command(click.Command):
 def option_headings(
     headings: dict[str, tuple[str, ...]],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Show options of a command below headings in its help; place this decorator above the options.
+    """Group the options of a command under headings in the help.
+
+    Place this decorator above the decorators of the options.
 
     Args:
         headings: names of parameters by heading, such as ``{"Blending": ("bump", "grid")}``.
@@ -73,6 +75,6 @@ def echo(message: object = "", *, err: bool = False, file: IO[Any] | None = None
         message: object to convert to text; control characters are replaced, see
             `chunkflow_py.core.plain_text.plain`.
         err: write to stderr instead of stdout.
-        file: write to this stream instead.
+        file: stream to write to; if given, *err* has no effect.
     """
     click.echo(plain(str(message)), file=file, err=err)  # noqa: TID251 this is the one place

@@ -33,12 +33,12 @@ _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed
 def patiently(
     understand: Callable[[Exception], Failure], renew: Callable[[], None]
 ) -> Callable[[Exception], Failure]:
-    """Return *understand*, changed so that refused credentials count as a transient failure.
+    """Return a function like *understand* that classifies refused credentials as transient.
 
-    Each returned function is for one call and the retries of that call. Each time the cloud refuses
-    the credentials, the function reloads the credentials. It classifies the refusal as transient
-    until `REFUSED_S` seconds after the first refusal, because credentials may be replaced during a
-    long run.
+    The returned function serves one call and the retries of that call. Each time the cloud refuses
+    the credentials, the returned function calls *renew*. Until `REFUSED_S` seconds after the first
+    refusal, it classifies refusals as transient, because credentials may be replaced during a long
+    run.
 
     Args:
         understand: function that classifies the exception of a failed try.
@@ -70,7 +70,7 @@ class Service:
         anonymous: whether requests are sent without credentials.
         make: function that creates an obstore client from client options and retry options.
         headers: headers of every request.
-        endpoint: address of the server that is used instead of the cloud's own server, if any.
+        endpoint: address of a server that replaces the cloud's own server, or ``None``.
         clients: clients created so far; they are reused because they have open connections.
     """
 
@@ -128,7 +128,7 @@ class Service:
 
         Args:
             what: action and URL of the call, such as ``read gs://bucket/key``.
-            failed: the error with the failure of the last try, and the number of tries.
+            failed: error that contains the failure of the last try and the number of tries.
         """
         status, code = failed.failure.status, failed.failure.code
         kind = VolumeUnreachableError if failed.failure.is_transient else VolumeError

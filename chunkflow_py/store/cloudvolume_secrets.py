@@ -53,7 +53,7 @@ def secret_file(service: str, bucket: str = "") -> Path | None:
 
     Args:
         service: ``aws`` or ``google``.
-        bucket: bucket that will be accessed, if any.
+        bucket: bucket that will be accessed; empty for services other than buckets.
     """
     names = [f"{bucket}-{service}-secret.json"] if bucket else []
     files = (folder / name for name in (*names, f"{service}-secret.json") for folder in _folders())
@@ -65,7 +65,7 @@ def aws_session(what: str, bucket: str = "", extra: str = "cloud") -> Any:
 
     Args:
         what: feature that needs boto3, such as ``s3://``, for error messages.
-        bucket: S3 bucket that will be accessed, if any.
+        bucket: S3 bucket that will be accessed; empty for services other than S3.
         extra: name of the extra of this package that installs boto3.
 
     Raises:

@@ -71,7 +71,8 @@ def fetch(
     """Return a local copy of the file at an address; fetch the file if necessary.
 
     Args:
-        text: address of a file; see the docstring of this module.
+        text: address of a file, such as ``https://host/path/file``; the table at the top of this
+            module lists all forms.
         retry_policy: deadlines and retries of requests (default: `RetryPolicy()`).
         most: limit of the size of the file, bytes.
 

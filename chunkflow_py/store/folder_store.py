@@ -5,10 +5,10 @@ renamed to its final name, and its folder is synced. Only then does the write re
 cut, an object has the complete old or the complete new content, and no finished write is lost. A
 removal is also durable when the call returns. No setting weakens these guarantees.
 
-Writes in several threads wait for the disk at the same time. All writes in a with block of
-`FolderStore.together` share one sync per folder, at the end of the block.
-`FolderStore.put_each_if_absent` writes one file, syncs the file once, and makes all names links to
-this file.
+Writes in several threads overlap: they wait for the disk at the same time. All writes in a with
+block of `FolderStore.together` share one sync per folder, at the end of the block.
+`FolderStore.put_each_if_absent` writes one file, syncs the file once, and creates hard links to
+this file under all names.
 
 Files whose names begin with ``.tmp-`` are not objects. A killed process may leave such files
 behind.
@@ -151,7 +151,11 @@ class FolderStore:
         return is_first
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Write *data* under each key that has no object; return one result per key."""
+        """Write *data* under each key that has no object.
+
+        Returns:
+            One bool for each key: whether this call wrote the object.
+        """
         paths = [Path(self._path(key)) for key in keys]
         temporary = temporary_beside(paths[0])
         folders = {path.parent for path in paths}
@@ -231,7 +235,7 @@ class FolderStore:
                 yield key, entry.stat().st_size
 
     def subfolders(self) -> Iterator[str]:
-        """Yield the names of the folders directly below the URL, including empty folders."""
+        """Yield the names of the subfolders directly in the folder, including empty subfolders."""
         with os_errors("list", self._under):
             try:
                 entries = list(os.scandir(self._under))
@@ -290,7 +294,7 @@ def _linked(source: Path, path: Path) -> bool | None:
 
 
 def _exchanged(path: Path, old: bytes | None, data: bytes | memoryview) -> bool:
-    """Replace a file's content with *data* if it is still *old*; return whether it was replaced.
+    """Replace a file's content *old* with *data*; return ``False`` if the content is not *old*.
 
     ```
     1. write and sync .tmp-1f2e3d4c-name/TOKEN
@@ -344,7 +348,7 @@ def _claimed(mine: Path, claim: Path, token: str) -> bool:
 
 
 def _remove_stale(claim: Path) -> None:
-    """Let another process finish its claim; then remove the files that remain in the claim."""
+    """Give other processes time to use the folder *claim*; then remove the files left in it."""
     before = _names_in(claim)
     time.sleep(random.uniform(0.5, 1.5) * CLAIM_S)  # noqa: S311 not a secret
     for name in before & _names_in(claim):

@@ -1,7 +1,8 @@
 """Download files of models from the Hugging Face hub, or from another hub at ``HF_ENDPOINT``.
 
 The library huggingface_hub sends the requests; it uses the access token of the user, if one is
-configured. This module limits the size and the duration of downloads, and translates errors.
+configured. This module limits the size and the duration of downloads, and converts errors of
+huggingface_hub to errors of this package.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class HubFile:
 
         Args:
             target: path of a new file. During the download, a temporary folder exists beside the
-                file; its name is the file name followed by ``.hub``.
+                file; the name of the folder is the file name followed by ``.hub``.
             most: limit of the size of the file, bytes.
             retry_policy: deadlines and retries of requests.
 
@@ -266,7 +267,7 @@ def _understand(error: Exception) -> Failure:
     """Return the cause of a failed call to huggingface_hub.
 
     Raises:
-        Exception: *error* itself, if its cause is not the network or the answer of the hub.
+        Exception: *error* itself, if neither the network nor the answer of the hub is the cause.
     """
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 

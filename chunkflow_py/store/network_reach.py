@@ -35,7 +35,7 @@ def reach_of(address: str) -> Reach:
 
 
 def _inner(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that an IPv6 address contains, if any, or else the address itself."""
+    """Return the IPv4 address inside an IPv6 address; if there is none, return *address*."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:

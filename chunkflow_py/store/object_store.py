@@ -80,7 +80,7 @@ def understand(error: Exception) -> Failure:
     """Return the cause of a failed call to obstore, parsed from the text of *error*.
 
     Raises:
-        Exception: *error* itself, if its cause is not the network or the answer of a server.
+        Exception: *error* itself, if neither the network nor the answer of a server is the cause.
     """
     if not isinstance(error, BaseError | OSError):
         raise error
@@ -289,7 +289,7 @@ class CloudStore:
                     yield key, entry["size"]
 
     def subfolders(self) -> Iterator[str]:
-        """Yield the names of the folders directly below the URL.
+        """Yield the names of the folders directly below the URL of the store.
 
         One request is sent for each 1000 names.
         """

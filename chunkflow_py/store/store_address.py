@@ -1,7 +1,7 @@
 """Validate addresses, and remove credentials from text before it is shown.
 
-Addresses are checked here because of some libraries. These libraries respond to an invalid address
-with a message about their internals, or with a panic that ``except Exception`` does not catch.
+Addresses are checked here, because some libraries respond to an invalid address with a message
+about their internals, or with a panic that ``except Exception`` does not catch.
 """
 
 from __future__ import annotations
@@ -69,11 +69,12 @@ def public_json(value: Any) -> Any:
 
 
 def check_host(url: str, what: str = "") -> str:
-    """Check that *url* is the address of a web server, and return it.
+    """Check that *url* is the address of a web server, and return *url*.
 
     Args:
         url: address with ``http://`` or ``https://``.
-        what: name of the environment variable with this value, if any, for the message.
+        what: name of the environment variable that contains *url*, for the message; empty if *url*
+            does not come from a variable.
 
     Raises:
         VolumeError: *url* has another scheme, no host, a space in the host, or a port outside of 1
@@ -99,7 +100,7 @@ def check_host(url: str, what: str = "") -> str:
 
 
 def check_bucket(scheme: str, bucket: str) -> str:
-    """Check that *bucket* is a valid name of a bucket, and return it.
+    """Check that *bucket* is a valid name of a bucket, and return the name.
 
     Raises:
         VolumeError: the name is not valid, or contains a user name or password.
@@ -120,7 +121,7 @@ def check_bucket(scheme: str, bucket: str) -> str:
 
 
 def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
-    """Check that keys of objects may begin with *prefix*, and return it.
+    """Check that keys of objects may begin with *prefix*, and return *prefix*.
 
     Args:
         scheme: scheme of the address, for the message.
@@ -147,10 +148,10 @@ def check_prefix(scheme: str, bucket: str, prefix: str) -> str:
 
 
 def check_size(size: int, most: int | None, key: str, url: str) -> None:
-    """Check that an object of *size* bytes is not larger than the limit *most*, if given.
+    """Check that an object of *size* bytes is not larger than *most*; ``None`` sets no limit.
 
     Raises:
-        VolumeError: the object is larger.
+        VolumeError: *size* is larger than *most*.
     """
     if most is not None and size > most:
         msg = (

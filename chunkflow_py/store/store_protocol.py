@@ -157,7 +157,7 @@ class Gathers(Protocol):
     """A store in which a group of writes takes less time than the same writes one by one."""
 
     def together(self) -> AbstractContextManager[Store]:
-        """Return a context manager that yields a store; on exit, all writes are durable."""
+        """Return a context manager that yields a store; on exit, all writes to it are durable."""
 
 
 @runtime_checkable
@@ -165,11 +165,14 @@ class Links(Protocol):
     """A store that writes the same content under many keys at little extra cost."""
 
     def put_each_if_absent(self, keys: Sequence[str], data: bytes | memoryview) -> list[bool]:
-        """Call `Store.put_if_absent` with the same content for each key; return one result per key.
+        """Write *data* under each key that has no object.
 
         Args:
             keys: distinct keys.
             data: content of each object.
+
+        Returns:
+            One bool for each key: whether this call wrote the object.
         """
 
 
@@ -210,5 +213,5 @@ def sizes_of(store: Store, prefix: str = "") -> Iterator[tuple[str, int]]:
 
 
 def together(store: Store) -> AbstractContextManager[Store]:
-    """Return a context manager that yields a store; on exit, all writes are durable."""
+    """Return a context manager that yields a store; on exit, all writes to it are durable."""
     return store.together() if isinstance(store, Gathers) else nullcontext(store)

@@ -1,4 +1,4 @@
-"""Store the counts of each task, such as a histogram, as an object; readers sum the objects.
+"""Store the counts of each task, such as a histogram, as one object; readers sum the counts.
 
 ```
 URL/0-64_0-512_0-512.npz      counts of the task with this box: a few arrays, and their settings
@@ -8,7 +8,7 @@ URL/64-128_0-512_0-512.npz
 A task that runs again replaces its object with an equal object, and a killed task leaves no partial
 object. Therefore, no voxel is counted twice, and the sum does not depend on the order of tasks. If
 the boxes of two objects overlap, `CountStore.regions` raises an error. The objects are files of
-`numpy.savez_compressed`, and are read without pickle. Their entry ``about`` is JSON text.
+`numpy.savez_compressed`, and are read without pickle. The entry ``about`` of a file is JSON text.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class TaskCounts:
 
 @dataclass
 class CountStore:
-    """The counts of all tasks below one URL.
+    """The counts of all tasks, stored as objects below one URL.
 
     Attributes:
         url: address of the folder or prefix.
@@ -82,7 +82,7 @@ class CountStore:
 
     @property
     def place(self) -> str:
-        """The normalised URL, for comparisons and messages; see `place_of`."""
+        """The URL for comparisons and messages: without credentials, and absolute if local."""
         return place_of(self.url)
 
     def put(self, counts: TaskCounts) -> Stored:
@@ -110,7 +110,7 @@ class CountStore:
         Raises:
             VolumeNotFoundError: there are no counts.
             VolumeError: an object is not named after a box.
-            GeometryError: two boxes overlap, so their sum would count voxels twice.
+            GeometryError: two boxes overlap, so voxels would be counted twice.
         """
         found = []
         for key in self.store.list():
@@ -176,7 +176,7 @@ class CountStore:
 
 
 def place_of(url: str) -> str:
-    """Return *url* normalised for comparison and display: absolute if local, without secrets."""
+    """Return *url* for comparisons and messages: without credentials, and absolute if local."""
     scheme, separator, path = url.partition("://")
     if separator and scheme != "file":
         return without_secrets(url).rstrip("/")
@@ -243,10 +243,13 @@ def check_disjoint(regions: Iterable[Region | BoundingBox], what: str) -> None:
 
 
 def check_tasks(boxes: BoxGrid | Sequence[BoundingBox] | None) -> None:
-    """Check, before the first task counts, that no task boxes overlap; see `check_disjoint`.
+    """Raise an error if the boxes of two tasks overlap, because voxels would be counted twice.
 
     Args:
         boxes: boxes of all tasks, or ``None`` if unknown.
+
+    Raises:
+        GeometryError: boxes overlap; the message names two of them.
     """
     if isinstance(boxes, BoxGrid):  # two neighbours along each axis suffice
         low = boxes.start

@@ -79,12 +79,12 @@ class TaskFiles:
 
     @property
     def output(self) -> Output:
-        """Description of these files for the spec of a run, for tasks that write one file."""
+        """Description of the files for the spec of a run, if each task writes a single file."""
         return Output("file", self._address(self._named(BOX)))
 
     @property
     def outputs(self) -> Output:
-        """Description of these files for the spec of a run, for tasks that write several files.
+        """Description of the files for the spec of a run, if a task may write several files.
 
         The description contains only the common start of the addresses of the files.
         """
@@ -223,6 +223,9 @@ class ItemSaver(OperatorBase):
     def prepare(self, outline: Any) -> None:
         """Check that several tasks do not write the same file.
 
+        Args:
+            outline: what is known before the first task, a `chunkflow_py.core.outline.Outline`.
+
         Raises:
             OptionError: each task would replace the file of the previous task.
         """
@@ -252,9 +255,9 @@ class ItemSaver(OperatorBase):
         """Write the content of a task's file.
 
         Args:
-            task: task whose region names the file.
+            task: task of the file; `Task.region` gives the file name.
             data: content of the file.
-            region: region that names the file if the task has no region.
+            region: region that gives the file name if `Task.region` is ``None``.
 
         Raises:
             VolumeError: the file cannot be written, or another task has written the same file.

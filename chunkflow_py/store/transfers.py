@@ -1,4 +1,4 @@
-"""Count the transfers of objects and their bytes, and measure the mean speed."""
+"""Count the transferred objects and bytes, and measure the mean speed of the transfers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Transfers:
-    """Counter of transfers of objects, which also measures their speed; thread-safe.
+    """Number of finished transfers of objects, their bytes and their mean speed; thread-safe.
 
     Attributes:
         bytes: bytes of the finished transfers.

@@ -37,8 +37,8 @@ class Subcommand:
     Attributes:
         name: name of the subcommand.
         act: function that carries out the subcommand. The function prints results to stdout and
-            logs everything else. If *takes_pipeline* is true, its argument is the list of the
-            commands of the pipeline; otherwise it has no argument.
+            logs everything else. If *takes_pipeline* is true, the argument of *act* is the list
+            of the commands of the pipeline; if false, *act* has no argument.
         takes_pipeline: whether a pipeline follows the subcommand on the command line.
     """
 

@@ -81,10 +81,11 @@ def command(
 def _check_names(
     names: tuple[str, ...], stores: tuple[str, ...], queues: tuple[str, ...]
 ) -> None:
-    """Refuse unknown names in --only, and checks for which no store or queue is given.
+    """Refuse unknown names in --only, and names that leave no check to run.
 
     Raises:
-        OptionError: a name is unknown, or all named checks need a --store or --queue.
+        OptionError: a name is unknown, or each of the named checks needs a --store or --queue that
+            is not given.
     """
     from difflib import get_close_matches
 

@@ -7,7 +7,7 @@ the run fail, each with the nearest value that works. The exit code is 2 if ther
 
 Example: chunkflow plan --machines 20 --instance g5.xlarge
 
-The pipeline follows these options: generate-tasks … load-zarr … inference … save-zarr …
+After these options, write the pipeline: generate-tasks … load-zarr … inference … save-zarr …
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
                    "the network.")
 @json_option("Print JSON instead of text.")
 def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None]:
-    """Return the function that plans the pipeline, which follows these options."""
+    """Return the function that estimates tasks, memory, time and cost of a given pipeline."""
     # fmt: on
 
     def act(parts: Sequence[Part]) -> None:

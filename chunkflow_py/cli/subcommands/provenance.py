@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @zyx_option("--at", help="Show only the tasks whose boxes contain this voxel, zyx.")
 @json_option("Print each task as a JSON object on a line of its own.")
 def command(run: str, at: Zyx | None, as_json: bool) -> Callable[[], None]:
-    """Return the function that prints the origins of the tasks of the run."""
+    """Return the function that prints the version and machine of the worker of each task."""
 
     def act() -> None:
         from chunkflow_py.monitor.provenance import line_of, origins_of, summary_of

@@ -7,7 +7,7 @@ if the run stopped before all tasks were done.
 
 Example: chunkflow run --on local:4 --run file:///data/affinity.run
 
-The pipeline follows these options: generate-tasks … load-zarr … inference … save-zarr …
+After these options, write the pipeline: generate-tasks … load-zarr … inference … save-zarr …
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class AffinitySegmentation:
         return GraphSettings(str(self.bounds), (z, y, x), "uint8", self.max_threshold).last_level
 
     def hierarchy_steps(self) -> Steps:
-        """Return a dict from name to commands of each step that makes the hierarchy."""
+        """Return the commands of the steps that make the hierarchy, as a dict by step name."""
         work, size = self.work, _zyx(self.task_size)
         graph = ("--graph-path", f"{work}/graph")
         margin = ("--expand-margin-size", "auto")
@@ -154,7 +154,7 @@ class AffinitySegmentation:
         return steps
 
     def segment_steps(self) -> Steps:
-        """Return a dict from name to commands of each step that makes segments from a hierarchy."""
+        """Return the commands of the steps that make segments from a hierarchy, by step name."""
         work, name = self.work, self.name
         return {
             "cut": [
@@ -175,7 +175,7 @@ class AffinitySegmentation:
         }  # fmt: skip
 
     def supervoxel_steps(self) -> Steps:
-        """Return a dict with the step that makes the supervoxels; empty if none are requested."""
+        """Return the commands that make the supervoxels, by step name; empty if not requested."""
         if self.supervoxels is None:
             return {}
         return {
@@ -189,7 +189,7 @@ class AffinitySegmentation:
 
     @property
     def name(self) -> str:
-        """Name of the table of segment ids and of the run that makes the segments.
+        """Name of the run that makes the segments, and of its table of segment ids.
 
         The name depends on the target, so that several volumes can be made from one hierarchy.
         """

@@ -7,7 +7,7 @@ the same command again.
 
 Example: chunkflow submit --run s3://bucket/affinity.run --queue sqs://affinity
 
-The pipeline follows these options: generate-tasks … load-zarr … inference … save-zarr …
+After these options, write the pipeline: generate-tasks … load-zarr … inference … save-zarr …
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pipeline_subcommand
 @click.option("--stage", help="Name of the step that begins.  [default: name of its main operator]")
 def command(stage: str | None) -> Callable[..., Any]:
-    """Return a function that returns the step's name; `submit`, `run` and `plan` call it."""
+    """Return a function from which `submit`, `run` and `plan` get *stage*, the step's name."""
 
     def act(parts: Any = None) -> str | None:
         if parts is not None:

@@ -68,7 +68,7 @@ def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
     Args:
         value: value that the plugin returned.
         inputs: items that the plugin received. The first chunk and the first synapses among them
-            supply what the classes of 1.x cannot store: the domain, kinds that are unknown to 1.x,
+            supply what the classes of 1.x cannot store: the domain, kinds of voxels that 1.x lacks,
             and the ids of the objects that contain T-bars.
     """
     match value:

@@ -298,7 +298,12 @@ class Chunk(NDArrayOperatorsMixin):
         return self.cutout(shrunk)
 
     def shrink(self, size: Iterable[int]) -> None:
-        """Crop a margin in place; *size* has the form of *margin_size* in `crop_margin`."""
+        """Crop a margin in place.
+
+        Args:
+            size: three numbers of voxels to crop at both ends, zyx; or six numbers, three for the
+                start and three for the stop.
+        """
         part = self.crop_margin(size)
         self.array, self.voxel_offset = part.array, part.voxel_offset
 

@@ -178,7 +178,7 @@ class Synapses:
         self.remove_pre(self.pre_indices_without_post)
 
     def remove_synapses_outside_bounding_box(self, bbox: BoundingBox) -> None:
-        """Remove T-bars outside a box; as in 1.x, a T-bar at the stop counts as inside."""
+        """Remove T-bars outside *bbox*; as in 1.x, T-bars at ``bbox.stop`` count as inside."""
         self.remove_pre(
             row for row, point in enumerate(self.pre.tolist()) if not bbox.contains(point)
         )
