@@ -391,7 +391,7 @@ def test_damaged_and_wrong_parts_are_refused(tmp_path):
     whole = (tmp_path / "parts" / "10-60_50-100_-20-131.npz").read_bytes()
     for data in (whole[:-30], b"", whole[:50] + b"\xff" * 20 + whole[70:]):
         parts.put("10-60_50-100_-20-131.npz", data)
-        with pytest.raises(VolumeError, match="is damaged .*; run the task"):
+        with pytest.raises(VolumeError, match="is damaged .*; repeat the task"):
             merge_annotations(parts, target)
 
 
