@@ -118,8 +118,8 @@ class Queue(Protocol):
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
         """Remove the messages of finished tasks; return the messages whose lease was lost.
 
-        A message whose lease was lost may stay in the queue. If the message is delivered again,
-        this does no harm.
+        A message whose lease was lost may stay in the queue. Delivering a finished task again does
+        no harm.
         """
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
@@ -209,7 +209,7 @@ def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) ->
         create: create the queue if it does not exist; for SQS, also its dead-letter queue. Only
             producers should set this: a worker with a mistyped name would create an empty queue
             and wait forever.
-        lease_s: default lease of a new SQS queue in seconds (default: 120). It applies to
+        lease_s: default lease of a new SQS queue in seconds (default: 120). The default applies to
             receivers that do not request a duration.
 
     Raises:

@@ -65,7 +65,7 @@ def find_or_create(
             duration.
 
     Raises:
-        QueueError: the queue does not exist; the message suggests the nearest existing name.
+        QueueError: the queue does not exist; the message suggests the most similar existing name.
     """
     address = _find(client, place.name, place.owner)
     if address is None and create:

@@ -345,7 +345,7 @@ class SqsQueue:
         address: str | None = None,
         budget_s: float = RETRY_POLICY.budget_s,
     ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Send a batch, and repeat the entries that failed because of the server.
+        """Send a batch, and send again the entries that failed because of the server.
 
         Returns:
             The refused entries, each with the error of the service.

@@ -179,7 +179,9 @@ class ExchangeAddress:
 
 
 class RunParts:
-    """The store of parts of a run; see `chunkflow_py.inference.patch_exchange.PartStore`.
+    """Stores and reads the parts of patches that the tasks of a step exchange.
+
+    The class implements `chunkflow_py.inference.patch_exchange.PartStore`.
 
     Args:
         store: store of the objects that tasks of the step exchange.

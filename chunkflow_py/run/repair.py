@@ -63,8 +63,8 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
     """Restore metadata, and resend the tasks whose output is missing or damaged.
 
     If tasks of later steps have read missing or damaged output, workers repeat these tasks when the
-    earlier steps are complete again. The queue is created if it does not exist. Objects that a
-    repeated task would not overwrite are removed; see `_unexpected` and `_counted_as_done`.
+    earlier steps are complete again. The queue is created if it does not exist. Wrong objects are
+    removed if a repeated task would not overwrite them, or would be skipped because they exist.
 
     Args:
         run: run directory.

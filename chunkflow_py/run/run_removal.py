@@ -116,8 +116,8 @@ class Removal:
             unfinished: whether an unfinished run may be removed.
 
         Raises:
-            OptionError: the run is not finished, another run uses its records, or its queue has
-                messages.
+            OptionError: the run is not finished, another run uses the records of the run, or the
+                queue of the run has messages.
         """
         if self.has_begun:
             return

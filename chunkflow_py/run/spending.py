@@ -5,10 +5,10 @@
 <run>/spending/<worker>-<report>-<cost>-<rate>   latest report of a worker
 ```
 
-A worker reports its cost, which is its time from start to end (including idle time and failed
-attempts) multiplied by the price of its machine. The cost is part of the name of the object, so
-listing the objects is enough to know the costs of all workers. For 3,600 workers, this takes 4
-requests; reading every object would take 3,600.
+A worker reports its cost: the price of its machine, multiplied by the time since the worker started
+(including idle time and failed attempts). The cost is part of the name of the object, so listing
+the objects is enough to know the costs of all workers. For 3,600 workers, this takes 4 requests;
+reading every object would take 3,600.
 
 A report includes the expected cost until the next report. The sum of all reports is therefore never
 less than what running workers have spent. If a worker is killed, the sum is too large by at most

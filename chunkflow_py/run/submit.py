@@ -378,7 +378,11 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Return *spec*, with its first steps marked as reused as far as *old* has completed them."""
+    """Return a copy of *spec* that reuses the completed first steps of *old*.
+
+    A step is reused if *old* has completed the step, if name and hash of the step are the same in
+    both runs, and if all earlier steps are reused.
+    """
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
@@ -473,7 +477,7 @@ def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
 
 
 def _covered(operator: Operator, placeholders: dict[str, str]) -> dict[str, Any]:
-    """Return the options of an operator in canonical form, and the addresses that it uses.
+    """Return the canonical options of an operator, and the addresses that the operator uses.
 
     Paths are made absolute, so the same options have the same hash in every working directory.
     """

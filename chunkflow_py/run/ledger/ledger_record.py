@@ -264,7 +264,8 @@ class LedgerEntry:
     """A valid line of the ledger about one task.
 
     Attributes:
-        kind: kind of the entry.
+        kind: ``record`` for the record of a task; ``begun`` or ``finished`` for the beginning or
+            the end of an attempt; for a failed attempt, the kind of the failure.
         generation: number of times that the task had been reopened when the entry was written.
         text: JSON of the entry, which begins with the number of the task.
         content: the parsed JSON.
@@ -312,7 +313,7 @@ class Totals:
             cause are not counted.
         stored_bytes: size of all objects that the tasks have stored, in bytes.
         missing_blocks: number of blocks that the tasks have read as the fill value.
-        patches: sums of the counts of patches; see `Record`.
+        patches: sums of the counts in `Record.patches`.
         seconds: run time of each operator in seconds, with the name of the operator as key.
         first, last: earliest and latest time at which a task ended, in seconds since 1970 by the
             clocks of the workers; ``None`` if no task has ended.
@@ -557,7 +558,7 @@ def _stored(url: Any, size: Any, checksum: Any) -> Stored:
 
 
 def _clean(content: Record | FailedAttempt | Attempt, *names: str) -> None:
-    """Convert untrusted texts in attributes *names* to single lines that are safe to print."""
+    """Replace the texts in the attributes *names* with single lines that are safe to print."""
     for name in names:
         text = getattr(content, name)
         if text is not None:

@@ -134,15 +134,18 @@ def skip_reason(skip: Skip) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:
-    """The number of failures of each kind after which a task is given up, and retry delays.
+    """Limits of the numbers of failures of a task, and the delay before a retry.
+
+    A task is given up when the number of its failures of one kind reaches the limit.
 
     Attributes:
-        permanent: number of failures caused by the task itself.
-        transient: number of failures caused by the network or a service.
+        permanent: limit of the number of failures caused by the task itself.
+        transient: limit of the number of failures caused by the network or a service.
         delay_s: seconds before the second attempt; the delay doubles with each further attempt.
-        worker_lost: number of attempts during which the whole worker disappeared. The default is
-            high, because many workers disappear for reasons that the task has not caused, such as a
-            preemption. But the default is finite, because a task may kill its workers.
+        worker_lost: limit of the number of attempts during which the whole worker disappeared. The
+            default is high, because many workers disappear for reasons that the task has not
+            caused, such as a preemption. But the default is finite, because a task may kill its
+            workers.
     """
 
     permanent: int = 3
@@ -222,8 +225,8 @@ class Decision(NamedTuple):
 class FailurePolicy:
     """Decides the consequences of the failures of one worker.
 
-    No task is blamed for a lack of memory before a task has succeeded on this worker, because a
-    worker with too little memory would otherwise use up the attempts of all tasks.
+    As long as no task has succeeded on this worker, no task is blamed for a lack of memory. If
+    tasks were blamed, a worker with too little memory would use up the attempts of all tasks.
 
     Args:
         disk_wait_s: length of the first pause after the disk was full, in seconds.
@@ -298,8 +301,8 @@ class FailurePolicy:
     def _blame_access(self, task: int) -> Literal["task", "nobody", "worker"]:
         """Return whether to blame the task, the worker, or nobody yet for a refused access.
 
-        If the previous task of this worker was refused access, too, blame the worker. If this task
-        was refused access before, blame the task.
+        If the previous task of this worker was refused access, too, blame the worker. If the
+        previous task succeeded, but this task was refused access before, blame the task.
         """
         was_refused, self._was_refused = self._was_refused, True
         if was_refused:
@@ -341,8 +344,9 @@ class BackOff:
         self.until = max(self.until, now + pause_s * random.uniform(0.5, 1))  # noqa: S311 jitter
 
     def disk_full(self, now: float) -> float:
-        """Begin a pause, and return its length in seconds; afterwards, one task probes the disk.
+        """Begin a pause, and return its length in seconds.
 
+        After the pause, the worker receives one task, to test whether the disk has space again.
         Tasks that were running when the disk filled up also fail, but do not prolong the pause.
         """
         if self.is_probing and now < self.until:

@@ -183,8 +183,8 @@ class Supervisor:
         run: hash that the messages of this step must contain; ``None`` accepts any hash.
         stages: hash that the messages of each step must contain, with the name of the step as
             key, in the order of the steps.
-        is_wanted: function that returns whether to keep messages of another step; see
-            `MessageFilter`.
+        is_wanted: function that takes the name of another step, and returns whether to keep
+            messages of that step; by default, messages of later steps are kept.
         listener: callbacks that report progress.
         on_recorded: function that is called with the number of each task that this worker has
             recorded.
@@ -893,7 +893,8 @@ class CompletionWatch:
         queue: queue of the tasks.
         ledger: ledger of the step.
         total: number of tasks of the step.
-        quiet_s: report missing tasks after the queue has been empty for this many seconds.
+        quiet_s: number of seconds for which the queue must be empty until missing tasks are
+            reported.
         until_complete: whether to wait for tasks that other workers have leased.
         post: function that is called in a thread with the name and the content of an event:
             ``checked`` with the counts of the queue, the number of ended tasks and the number of

@@ -161,8 +161,8 @@ class WorkOptions:
         threads: number of compute threads of each process; ``None`` for the number that the
             environment variables set.
         allow_code: whether model files and plugins may run.
-        until_complete: whether the worker exits when the run is complete. Otherwise, the worker
-            waits for a repair or a retry.
+        until_complete: whether the worker exits when the run is complete. If false, the worker
+            waits for a repair or a retry of the complete run.
         same_version: whether to refuse a run that another version of the package has submitted.
     """
 
@@ -439,8 +439,8 @@ def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
     """Return whether a worker of step *ours* keeps a message of step *other* in the queue.
 
     A message of an earlier step is kept if a repair has reopened that step. A message of a later
-    step is kept if the tasks of that step were sent or are being sent. Otherwise, the tasks will
-    be sent again when that step opens, so the message is not needed.
+    step is kept if the tasks of that step were sent or are being sent. Other messages are not
+    needed: either their step has ended, or their tasks will be sent again when their step begins.
     """
     names = [stage.name for stage in home.spec.steps]
     if names.index(other) < names.index(ours):
@@ -493,8 +493,9 @@ def _waited(seconds: float) -> bool:
 def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
     """Send the tasks of a step, or wait until another worker has sent them.
 
-    The worker that sends the tasks stores a claim, and renews the claim until all tasks are sent.
-    A waiting worker deletes the claim if the claim has not changed for `CLAIM_EXPIRES_S` seconds.
+    The worker that sends the tasks stores a claim (an object in the run directory), and renews the
+    claim until all tasks are sent. A waiting worker deletes the claim if the claim has not changed
+    for `CLAIM_EXPIRES_S` seconds.
     """
     if stage == home.spec.first:
         return  # submit has sent its tasks

@@ -604,7 +604,7 @@ class WorkerProcess:
         device: str | None,
         post: Callable[[WorkerProcess, Sequence[object] | None], None],
     ) -> None:
-        """Start the process; on Linux, the kernel kills it when the calling thread ends."""
+        """Start the process, which the kernel kills on Linux when the calling thread ends."""
         context = multiprocessing.get_context("spawn")
         self.number = number
         self.jobs: dict[int, Job] = {}
