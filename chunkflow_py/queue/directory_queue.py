@@ -92,7 +92,7 @@ _GONE = (errno.ENOENT, errno.ESTALE)
 
 
 class DirectoryQueue:
-    """A queue in a shared folder; see `chunkflow_py.queue.queue_protocol.Queue`."""
+    """A queue in a shared folder; implements `chunkflow_py.queue.queue_protocol.Queue`."""
 
     longest_lease_s = math.inf
 
@@ -101,7 +101,7 @@ class DirectoryQueue:
 
         Args:
             path: folder of the queue; must not contain files that do not belong to the queue.
-            create: create the folder, with its parents, if it does not exist.
+            create: whether to create the folder, with its parents, if it does not exist.
 
         Raises:
             QueueError: the queue does not exist, or would be created in a folder that contains
@@ -308,7 +308,7 @@ class DirectoryQueue:
         return lost
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove finished messages; return the messages whose lease was lost."""
+        """Remove the messages of finished tasks; return the messages whose lease was lost."""
         packs = set()
 
         def finish(message: Message, pack: str, path: str, _: Name) -> bool:

@@ -59,8 +59,8 @@ def find_or_create(
     Args:
         client: client of the service.
         place: name and location of the queue.
-        create: create the queue and its dead-letter queue if they do not exist; existing queues
-            are not changed.
+        create: whether to create the queue and its dead-letter queue if they do not exist; existing
+            queues are not changed.
         lease_s: default lease of a new queue in seconds, for receivers that do not request a
             duration.
 

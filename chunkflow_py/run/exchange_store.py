@@ -242,6 +242,12 @@ class RunParts:
         """Let a thread store an object; return at once.
 
         After a write has failed, no more objects are stored.
+
+        Args:
+            consumer: name of the task that may use the object.
+            producer: name under which the object is stored, ``<label>-<producer>``.
+            content: function that returns the bytes of the object; called in any thread.
+            size: approximate size of the object, in bytes.
         """
         with self._lock:
             if self._has_failed or self._pending + size > _MOST_PENDING:

@@ -455,10 +455,10 @@ class RunDirectory:
         self.store.update(f"stages/{step}/stale", added)
 
     def renew(self, step: str) -> None:
-        """Reopen the stale tasks of a step (see `stale`), whose input is now repaired.
+        """Reopen the stale tasks of a step (see `stale`) after their input was repaired.
 
-        The repair has already reopened these tasks. But if a worker was running such a task at that
-        time, that worker may have recorded the task since then, with wrong input.
+        The repair has already reopened these tasks. But a worker that was running such a task at
+        that time may have recorded the task later, although it has read wrong input.
         """
         numbers = self.stale(step)
         if numbers:

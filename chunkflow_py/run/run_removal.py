@@ -1,6 +1,7 @@
 """Remove a run: its queue, exchange, hierarchy and run directory, but never its outputs.
 
-The hierarchy consists of the intermediate results of segmentation steps, such as graphs and edges.
+The exchange consists of the patches that tasks have exchanged. The hierarchy consists of the
+intermediate results of segmentation steps, such as graphs and edges.
 
 ```
 store a mark -> remove hierarchy, exchange, queue

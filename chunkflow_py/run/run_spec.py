@@ -301,7 +301,7 @@ class Spec:
 
 
 def options_of(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of an operator, and the options that the hash of a step covers."""
+    """Return *name*, and those options of the operator that the hash of a step covers."""
     kept = {
         key: value
         for key, value in options.items()

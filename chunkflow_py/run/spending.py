@@ -168,7 +168,7 @@ def money(amount: float) -> str:
 
 
 def budget_reached(home: RunDirectory) -> str | None:
-    """Return a sentence for the user if the budget of a run is spent; otherwise ``None``.
+    """Return a sentence for the user if the budget of a run is spent, else ``None``.
 
     Raises:
         OptionError: the stored budget cannot be read.

@@ -394,8 +394,9 @@ def forked(spec: Spec, old: RunDirectory) -> Spec:
 def send_step(run: RunDirectory, queue: Queue, step: str) -> int:
     """Send the tasks of a step that have no record; return the number of tasks sent.
 
-    The tasks are sent in the order of `tasks_in_order`. Memory use does not depend on the number of
-    tasks. Repeated or concurrent calls are safe: a task that is queued twice is recorded only once.
+    The tasks are sent in the order that `chunkflow_py.run.sending_order.tasks_in_order` returns.
+    Memory use does not depend on the number of tasks. Repeated or concurrent calls are safe: a task
+    that is queued twice is recorded only once.
     """
     numbers: Iterable[int] = ()
     # An empty queue may have been deleted and created again, which loses its tasks.

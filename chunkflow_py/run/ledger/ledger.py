@@ -42,7 +42,8 @@ The possible races, and why no record is lost or counted twice:
 * *A reader runs while a compaction moves a record, or a zombie puts a record*: the reader reads the
   journal entry first and the segment second. The segment takes precedence. A compaction deletes a
   journal entry only after it has updated the segment. So if the segment does not have the task, the
-  journal entry is the task's record, and a task without a journal entry had no record.
+  journal entry is the task's record. If there was no journal entry either, the task had no record
+  when the reader looked for the entry.
 * *A compaction is suspended and continues much later*, after a task was reopened and has ended
   again: keys contain the *generation* (the number of times that the task was reopened). The
   suspended compaction knows only keys of the earlier generation, so it deletes no entry of the new

@@ -411,7 +411,7 @@ class Segment:
         """Yield the readable entries, in the order in which they were added.
 
         Args:
-            kinds: kinds of the entries to yield.
+            kinds: kinds of the entries to yield, such as ``record``; see `LedgerEntry.kind`.
             numbers: numbers of the tasks; ``None`` for all tasks of the segment.
         """
         for kind, generation, number, text in self.lines(kinds):

@@ -52,7 +52,8 @@ class OutcomeRecorder(BatchThread):
         guard: detector of poison tasks.
         post: function that is called in the recorder's thread with the name and the content of an
             event: ``recorded`` with a list of tuples (job, record, failure), in which the record,
-            the failure or both may be ``None``; ``stuck`` with a reason; ``fatal`` with an error.
+            the failure or both may be ``None``; ``stuck`` with the reason why a write to the ledger
+            has failed and is repeated; ``fatal`` with an error.
         records_attempts: whether to record the output of an attempt even if another attempt on
             the same task was recorded first.
     """

@@ -64,7 +64,7 @@ class _Known:
 
     Attributes:
         again_at: time at which the worker may try the run again, in seconds of the monotonic clock.
-        ended: exit code of the run if all its tasks have ended; otherwise ``None``.
+        ended: exit code of the run if all its tasks have ended, else ``None``.
         refused: why the worker refuses to work on the run; empty if the worker accepts the run.
     """
 
@@ -169,7 +169,11 @@ class RunPool:
         known.again_at = time.monotonic() + wait_s
 
     def failed(self, name: str, error: ChunkflowError) -> None:
-        """Refuse a run after an error; after a temporary error, only for `wait_s` seconds."""
+        """Refuse a run after *error*.
+
+        The run is refused for `wait_s` seconds if the error is temporary, else for `REFUSED_S`
+        seconds.
+        """
         self.refuse(name, named(error))
         if isinstance(error, TransientError):
             self._known[name].again_at = time.monotonic() + self.wait_s

@@ -191,7 +191,8 @@ class Supervisor:
         stop_reason: function that returns why the worker must take no more tasks of the run, such
             as a spent budget, or ``None`` while the worker may take tasks. The function must return
             at once.
-        registration: stores the records of this worker, including the reason why the worker stops.
+        registration: object that stores the records of this worker, including the reason why the
+            worker stops.
         fate_of: function that takes the name of an attempt, and returns why the worker that made
             the attempt has ended.
     """
@@ -898,8 +899,8 @@ class CompletionWatch:
         until_complete: whether to wait for tasks that other workers have leased.
         post: function that is called in a thread with the name and the content of an event:
             ``checked`` with the counts of the queue, the number of ended tasks and the number of
-            dead tasks (each ``None`` if it is unknown); ``stuck`` with a reason; ``fatal`` with an
-            error.
+            dead tasks (each ``None`` if it is unknown); ``stuck`` with the reason why a check has
+            failed; ``fatal`` with an error.
     """
 
     def __init__(

@@ -148,8 +148,9 @@ class TaskReceiver:
             letters.
         post: function that is called in the receiver's thread with the name and the content of an
             event: ``received`` with a list of jobs; ``closed-stage`` with the name of another step,
-            if a message of that step shows that the run has reached that step; ``stuck`` with a
-            reason; ``fatal`` with an error.
+            if a message of that step shows that the run has reached that step; ``stuck`` with the
+            reason why a request to the queue or the ledger has failed and is repeated; ``fatal``
+            with an error.
         wait_s: longest time that one request to the queue waits for a message, in seconds.
         guard: detector of poison tasks; with ``None``, no task is ever suspected.
 

@@ -207,8 +207,8 @@ class WorkerPool:
     Args:
         start: program and environment of the processes.
         settings: settings of the worker, with the number of processes and their devices.
-        post: function that is called in other threads with a process and its messages, see
-            `WorkerProcess`.
+        post: function that is called in other threads with a process and the list of its messages.
+            When the pipe of the process is closed, ``None`` replaces the list.
         on_blamed: function that is called when a task has killed its process or exceeded its time
             limit. Its arguments are the task, the fault, and the run time of the task in seconds.
         durations: durations of done tasks, and the time limit that is derived from them.
@@ -786,7 +786,7 @@ class WorkerProcess:
         self.process.kill()
 
     def reap(self) -> None:
-        """Wait until a process has ended, and close our end of the pipe.
+        """Wait until the process has ended, and close this end of the pipe.
 
         `how_ended` may be called afterwards. A process cannot be killed while it is blocked in the
         kernel, for example by a file server that does not answer. Such a process is left running.
