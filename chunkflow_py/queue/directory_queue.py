@@ -10,8 +10,9 @@ open/PACK/todo/8~0~0~-                 message 8, never received; not leased ("-
 dead/PACK-9.json                       message 9 as a dead letter, with the reason
 ```
 
-PACK is the name of a pack, ENDS the time at which a lease ends, SINCE the time at which the lease
-was written, and TOKEN a random text that only one worker knows.
+PACK is the name of a pack, ENDS the time at which a lease (of a message, or of a pack that is being
+opened) ends, SINCE the time at which the lease was written, and TOKEN a random text that only one
+worker knows.
 
 Every change of a message is one rename of an empty file whose name encodes the message's state. If
 several workers rename a file, only one rename succeeds. If a worker is killed at any moment, no

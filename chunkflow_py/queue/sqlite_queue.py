@@ -529,7 +529,7 @@ def file_system(path: Path, mounts: str) -> str:
 
 
 def shared_file_system(path: Path) -> str | None:
-    """Return the type of the file system of *path* if several machines share it, or ``None``."""
+    """Return the type of the file system of *path*; ``None`` if machines do not share it."""
     try:
         mounts = MOUNTS.read_text(errors="surrogateescape")
     except OSError:  # not Linux: the type is not known

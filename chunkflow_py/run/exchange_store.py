@@ -393,7 +393,9 @@ class ExchangeAmount:
 
 
 def amount_in(store: Store) -> ExchangeAmount:
-    """Return the number and total size of the objects of a step, counting at most a million.
+    """Return the number and total size of the objects in the exchange of a step.
+
+    At most a million objects are counted.
 
     Raises:
         VolumeError: the store cannot be reached.
@@ -488,7 +490,10 @@ def _remove_files(root: Path, consumer: str) -> None:
 
 
 def remove_parts(address: ExchangeAddress) -> None:
-    """Remove all objects of a step, in at most a minute; log the reason if objects may remain."""
+    """Remove all objects from the exchange of a step, in at most a minute.
+
+    If objects may remain, the reason is logged.
+    """
     end = monotonic() + _REMOVE_S
     try:
         store = open_store(address.url)

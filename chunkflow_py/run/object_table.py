@@ -1,4 +1,4 @@
-"""Measure all objects of a volume on one machine, and write a table of them.
+"""Measure all objects of a volume on one machine, and write the measures to a table.
 
 ```
 PLACE/objects.json   what is measured; a later call with other volumes or tasks is refused

@@ -201,7 +201,7 @@ class Removal:
         )
 
     def _users(self) -> Iterator[str]:
-        """Yield the runs that reuse steps of this run; only the folder of this run is searched."""
+        """Yield the runs that reuse steps of this run, and are in the same folder as this run."""
         parent = self.run.url.rstrip("/").rpartition("/")[0]
         try:
             runs = RunPrefix(parent).runs()

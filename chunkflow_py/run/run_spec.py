@@ -107,10 +107,10 @@ class StepOutput:
     Attributes:
         operator: name of the operator.
         output: address of the output, and whether it is a volume, a file or a set of objects.
-        moves: the changes, in order, from the box of a task to the box that reaches the operator.
-            ``("move", low, high)`` adds *low* to the start and *high* to the stop of the box;
-            ``("turn", order)`` reorders the axes of the box. Each of low, high and order has three
-            numbers, zyx.
+        moves: the changes that turn the box of a task into the box that reaches the operator, in
+            the order in which they are applied. ``("move", low, high)`` adds *low* to the start and
+            *high* to the stop of the box; ``("turn", order)`` reorders the axes of the box. Each of
+            low, high and order has three numbers, zyx.
         scale: voxels of the pipeline's input per voxel of the operator's chunk, zyx; a number that
             is not whole is stored as text, such as ``"3/2"``.
         domain: bounds to which the chunk is clipped, as text; ``None`` if they are unknown.

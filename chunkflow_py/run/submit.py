@@ -241,7 +241,7 @@ def submit(
 def _set_exchange(
     run: RunDirectory, pipelines: Iterable[StepPipeline], settings: ExchangeSettings | None
 ) -> None:
-    """Store the settings of the exchange if they are given, or if the run has none yet."""
+    """Store *settings*; if it is ``None``, store the default unless the run has settings."""
     networks = [
         pipeline
         for pipeline in pipelines

@@ -99,7 +99,7 @@ class TaskBoxes:
         return self.moved(task.bbox) == region.bbox and task.time == region.time
 
     def moved(self, box: BoundingBox) -> BoundingBox:
-        """Return the box that a task has at the operator, given its box in the plan."""
+        """Return the box that a task has at the operator; *box* is the task's box in the plan."""
         if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
             grid = self.plan.boxes
             return self.boxes.box(((box.start - grid.start) // grid.stride).turned(self.axes))

@@ -364,7 +364,7 @@ class _SharedPipeline(Listener):
         self.registration.begin()
 
     def perform(self, number: int) -> tuple[TaskEnded, bool]:
-        """Run a task; return its outcome, and whether no other task was in the pipeline at its end.
+        """Run a task; return its outcome, and whether it was alone in the pipeline when it ended.
 
         Raises:
             NotEndedError: the pipeline or the process cannot continue.

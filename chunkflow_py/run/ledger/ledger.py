@@ -201,7 +201,7 @@ class Ledger:
         return LedgerCounts.of(parts, time.time() if now is None else now)
 
     def records(self, *, states: Collection[State] = STATES) -> Iterator[Record]:
-        """Yield the records of tasks, ordered by the numbers of the tasks, in constant memory.
+        """Yield the records of tasks, ordered by the numbers of the tasks; memory use is constant.
 
         Args:
             states: yield only the records of tasks in these states.

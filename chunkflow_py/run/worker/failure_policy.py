@@ -233,7 +233,7 @@ class FailurePolicy:
         retry_s: delay in seconds before the retry of a task whose failure is not counted.
 
     Attributes:
-        back_off: the current pause of the worker, if it pauses.
+        back_off: the pauses of the worker after a full disk or a network failure.
     """
 
     def __init__(self, disk_wait_s: float, retry_s: float) -> None:

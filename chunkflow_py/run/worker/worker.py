@@ -197,7 +197,10 @@ def work(
     make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None = None,
 ) -> tuple[int, str]:
-    """Work on one run; return the exit code and a message for the user; see `work_on_run`."""
+    """Work on one run; return the exit code and a message for the user.
+
+    The worker takes no more tasks when the run is paused. `work_on_run` describes the arguments.
+    """
 
     def pause() -> str | None:
         return pause_of(home)

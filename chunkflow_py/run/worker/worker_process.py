@@ -120,7 +120,7 @@ class TaskEnded(NamedTuple):
         seconds: run time of each operator in seconds, with the name of the operator as key.
         written: URL, size and checksum of each stored object.
         missing_blocks: number of input blocks that were not stored and were read as the fill value.
-        patches: counts of patches; see the attribute `patches` of
+        patches: numbers of computed and exchanged patches; see the attribute `patches` of
             `chunkflow_py.run.ledger.ledger_record.Record`.
         began: time at which each operator began, in seconds since 1970, with the name of the
             operator as key.
@@ -464,7 +464,7 @@ class PatchCounter:
         self._reported: Counter[str] = Counter()
 
     def counted(self, ended: TaskEnded) -> TaskEnded:
-        """Return *ended*, with the counts of patches if the task is done or skipped."""
+        """Return *ended*, with the numbers of patches if the task is done or skipped."""
         if not self._hooks or ended.state not in ("done", "skipped"):
             return ended
         counts: Counter[str] = Counter()
@@ -476,7 +476,7 @@ class PatchCounter:
 
 
 def task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
-    """Return the message about the end of a task.
+    """Return the message that *task* has reached the end of the pipeline.
 
     If the outcome cannot be described, for example because a plugin has stored invalid values in
     the task, the task counts as ``failed``.
