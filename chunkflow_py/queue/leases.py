@@ -65,7 +65,7 @@ class Held:
     def lost(self) -> bool:
         """Whether the lease ended before the message was acknowledged, released or buried.
 
-        Once this is true, it stays true.
+        A lost lease stays lost.
         """
         if self._kept and not self._lost and self._keeper.clock() >= self.ends:
             self._lost = True

@@ -159,7 +159,7 @@ class ObjectTable:
         """Return the pipeline that measures the objects in all tasks.
 
         Args:
-            running: further arguments of `Pipeline`.
+            running: further keyword arguments for `Pipeline`.
         """
         stored = frozenset(self.parts.store.list())
 

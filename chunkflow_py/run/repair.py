@@ -205,7 +205,7 @@ def retry_run(run: RunDirectory) -> int:
 def _queue_of(run: RunDirectory, *, create: bool = False) -> Queue:
     """Open the queue of a run, or a temporary queue in memory for a run on Dask.
 
-    A run on Dask has no queue. Its client finds the tasks without a record and submits them.
+    A run on Dask has no queue. The Dask client finds the tasks without a record and submits them.
     """
     return open_queue(run.spec.queue or "memory://none", create=create or not run.spec.queue)
 

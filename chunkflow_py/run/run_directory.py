@@ -442,8 +442,7 @@ class RunDirectory:
 
         Args:
             step: name of the step.
-            numbers: numbers of the tasks. If all tasks of the step are meant, its plan can be given
-                instead.
+            numbers: numbers of the tasks, or the plan of the step for all tasks of the step.
         """
 
         def added(content: bytes | None) -> bytes:

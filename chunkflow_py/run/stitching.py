@@ -179,7 +179,7 @@ class Stitching:
         """Return the pipeline that links labels across the boundaries of all tasks.
 
         Args:
-            running: further arguments of `Pipeline`.
+            running: further keyword arguments for `Pipeline`.
         """
         source = self._tasks
         links = self._store("links")
@@ -207,7 +207,7 @@ class Stitching:
         return solve_links(self._store("links"), self._store("table"))
 
     def relabelling(self, table: dict[str, str]) -> Relabelling:
-        """Return the `Relabelling` that copies the labels to the output and replaces them.
+        """Return the `Relabelling` that copies the volume and replaces each label by its new label.
 
         Args:
             table: checksums of the label table, with the time index as key; see `solve`.

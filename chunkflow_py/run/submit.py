@@ -241,7 +241,7 @@ def submit(
 def _set_exchange(
     run: RunDirectory, pipelines: Iterable[StepPipeline], settings: ExchangeSettings | None
 ) -> None:
-    """Store *settings*; if it is ``None``, store the default unless the run has settings."""
+    """Store *settings*, or the default if *settings* is ``None`` and the run has no settings."""
     networks = [
         pipeline
         for pipeline in pipelines

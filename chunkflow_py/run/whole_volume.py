@@ -155,7 +155,7 @@ class Conversion:
 
         Args:
             dry_run: whether only to read; the target is then neither created nor written.
-            running: further arguments of `Pipeline`.
+            running: further keyword arguments for `Pipeline`.
 
         Raises:
             VolumeNotFoundError: the source does not exist.
@@ -302,7 +302,7 @@ def downsampling(
             level.
         resume: whether to skip tasks whose boxes are already stored.
         opening: options with which the volume is opened.
-        running: further arguments of `Pipeline`.
+        running: further keyword arguments for `Pipeline`.
 
     Raises:
         VolumeNotFoundError: the volume lacks one of the levels.

@@ -35,7 +35,7 @@ The possible races, and why no record is lost or counted twice:
   zombie has lost. Its stray entry is ignored, because the segment takes precedence, and the next
   compaction deletes the entry. If the segment does not have the task, the zombie's entry is the
   task's record, and no compaction deletes the entry before the segment has the task.
-* *Two compactions of a segment run at the same time*: their updates follow each other. The second
+* *Two compactions of a segment run at the same time*: one update follows the other. The second
   update finds that the segment already has the tasks.
 * *A compaction dies between update and deletion*: the segment takes precedence, and the next
   compaction deletes the entry.

@@ -100,7 +100,7 @@ class _Request:
 class Acknowledger(BatchThread):
     """Acknowledges and releases messages, and moves messages to the dead letters.
 
-    Messages whose lease is lost are left alone. Each method adds a request for the thread and
+    Messages whose lease is lost are not changed. Each method adds a request for the thread and
     returns without waiting.
 
     Args:

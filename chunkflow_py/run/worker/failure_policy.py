@@ -65,7 +65,7 @@ class Fault:
     Attributes:
         kind: ``permanent``, ``transient`` or ``resource``; see the table of this module.
         reason: description of the failure, in one sentence.
-        traceback: traceback of the exception, or the output of the process if it crashed.
+        traceback: traceback of the exception; if the process crashed, the output of the process.
         shortage: the missing resource if the kind is ``resource``, else ``None``. The value
             ``device`` means that the GPU of this machine is faulty.
         breaks_process: whether the next task in the same process would also fail.
@@ -188,7 +188,7 @@ class AttemptLimits:
 def count_failure(
     ledger: Ledger, failure: FailedAttempt, limits: AttemptLimits, spec: str
 ) -> tuple[Record | None, float]:
-    """Count a failure in the ledger; record the task as dead if it has failed too often.
+    """Count a failure in the ledger; record the task as dead if its limit of failures is reached.
 
     Returns:
         The record of the task if the task is given up, else ``None``; and the delay before a

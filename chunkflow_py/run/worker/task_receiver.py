@@ -89,8 +89,7 @@ class Job:
         is_cancelled: whether the worker process was asked to stop the task, because the lease is
             lost or about to expire.
         is_given_up: whether to ignore all further reports of the worker process about the task.
-        operators: times of the operators in this attempt, as far as the worker process has reported
-            them.
+        operators: times of those operators that the worker process has reported for this attempt.
     """
 
     number: int
@@ -248,7 +247,7 @@ class TaskReceiver:
             self._closed.wait(FIRST_PAUSE_S)
 
     def _retrying(self, call: Callable[[], Any]) -> Any:
-        """Repeat *call* until it succeeds; return ``None`` if the receiver is closed before.
+        """Repeat *call* until it succeeds; return ``None`` if the receiver is closed first.
 
         An error that would occur again at each call is raised.
         """

@@ -359,8 +359,8 @@ class TaskFeed(SourceBase):
     """The tasks that the supervisor sends; the source of the pipeline.
 
     Attributes:
-        boxes: boxes of all tasks, if they are known; the function that makes the pipeline sets
-            them.
+        boxes: boxes of all tasks, set by the function that makes the pipeline; ``None`` if the
+            boxes are unknown.
     """
 
     boxes: Boxes | None = hook_value(None)
