@@ -17,8 +17,8 @@ worker knows.
 Every change of a message is one rename of an empty file whose name encodes the message's state. If
 several workers rename a file, only one rename succeeds. If a worker is killed at any moment, no
 message is lost. A worker opens a pack when it finds no free message in the open packs. The worker
-that acknowledges the last message of a pack removes the pack. Therefore, finished messages and
-messages in unopened packs have no files of their own, and workers rarely compete in one folder.
+that acknowledges the last message of a pack removes the pack. So only the unfinished messages of
+open packs have files of their own, and workers rarely compete in one folder.
 
 Times are milliseconds of the file server's clock, so that all machines agree on when a lease ends.
 To read this clock, a worker touches the file ``queue`` and reads its modification time. If a lease

@@ -274,7 +274,7 @@ class ObjectTable:
 
 
 def encoded_table(columns: dict[str, NDArray[Any]], suffix: str) -> bytes:
-    """Return a table as CSV (``.csv``) or Parquet (``.parquet``).
+    """Return a table as CSV (if *suffix* is ``.csv``) or as Parquet (``.parquet``).
 
     Raises:
         MissingExtraError: the library for Parquet is not installed.

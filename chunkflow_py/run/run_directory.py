@@ -344,7 +344,10 @@ class RunDirectory:
         return self._ledgers[step]
 
     def document(self, digest: str) -> bytes | None:
-        """Return the run's copy of a metadata document; ``None`` if it is lost or damaged."""
+        """Return the run's copy of the metadata document with the SHA-256 *digest*.
+
+        Return ``None`` if the copy is lost or damaged.
+        """
         content = self.store.get(f"documents/{digest}")
         return content if content is not None and sha256_of(content) == digest else None
 

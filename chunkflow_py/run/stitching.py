@@ -53,7 +53,7 @@ _RECORD = "stitch.json"
 
 @dataclass
 class Stitching:
-    """Stitching of one volume of labels into another.
+    """Stitching of the labels of one volume; the new labels are written to another volume.
 
     Attributes:
         labels: URL of the volume of labels; no two labelling tasks may have used the same label.
@@ -248,7 +248,12 @@ class Relabelling(Conversion):
         return {**super().copied(source), "table": self.table}
 
     def pipeline(self, *, dry_run: bool = False, **running: Any) -> Pipeline:
-        """Create the target if it does not exist, and return the pipeline that fills it."""
+        """Create the target if it does not exist, and return the pipeline that fills it.
+
+        Args:
+            dry_run: whether only to read; the target is then neither created nor written.
+            running: further keyword arguments for `Pipeline`.
+        """
         pipeline = super().pipeline(dry_run=dry_run, **running)
         body = Relabeller(self.table_place, access=self.writing.access, objects=self.objects)
         relabel = Operator("relabel", "compute", body, body, ("chunk",), ("chunk",))

@@ -4,9 +4,9 @@
 plan, spec   every task               -- no readable record --------->  "not recorded"
              metadata of the outputs  -- missing or changed --------->  "metadata"
 records      one per task             -- failed permanently --------->  "failed"
-             spec that it names       -- not the spec of the run ---->  "other spec"
-             objects that it names    -- in no output of the step --->  "outside"
-             objects of its box       -- not in the record ---------->  "missing"
+             spec in the record       -- not the spec of the run ---->  "other spec"
+             objects in the record    -- in no output of the step --->  "outside"
+             objects of the task box  -- not in the record ---------->  "missing"
 outputs      each object of a record:
                not in the store ------------------------------------->  "missing"
                other length or checksum ----------------------------->  "damaged"

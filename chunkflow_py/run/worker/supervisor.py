@@ -146,7 +146,10 @@ class WorkerListener:
         """Called when the worker has stopped working on the step, with the outcome."""
 
     def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
-        """Called a few times per second, and at the end; *snapshot* returns the worker's state."""
+        """Called a few times per second; *snapshot* returns the worker's state.
+
+        *is_last* is true for the last call, at the end of the work on the step.
+        """
 
     def process_ready(self, number: int, profile: dict[str, str] | None) -> None:
         """Called when worker process *number* is ready for tasks, with its compute profile."""
@@ -961,7 +964,13 @@ class CompletionWatch:
         self._post("checked", (queued, ended, dead))
 
     def checked(self, now: float, queued: Counts | None, ended: int | None) -> str | None:
-        """Process the result of a check; return a reason to stop waiting, or ``None``."""
+        """Process the result of a check; return a reason to stop waiting, or ``None``.
+
+        Args:
+            now: current time, in seconds of the monotonic clock.
+            queued: numbers of messages in the queue; ``None`` if they are unknown.
+            ended: number of tasks that have ended; ``None`` if it is unknown.
+        """
         self._is_checking = False
         # Jitter, so that workers that wait for the last task do not all check at the same time.
         self._check_at = now + self._interval_s * random.uniform(0.7, 1.3)  # noqa: S311

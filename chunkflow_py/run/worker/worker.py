@@ -89,6 +89,12 @@ def pipeline_source(
 ) -> PipelineSource:
     """Download the files of a step, and return the source from which to make its pipeline.
 
+    Args:
+        home: the run directory.
+        stage: the step.
+        allow_code: whether the step may run code that is not part of this package.
+        ahead: number of tasks that each stage of the pipeline prefetches; ``None`` for the default.
+
     Raises:
         OptionError: the step runs code that is not allowed, a file is damaged, or the folder to
             which relative paths of the step refer does not exist on this machine.

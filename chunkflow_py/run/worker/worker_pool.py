@@ -5,9 +5,10 @@ jobs -> ready ---------> process 0: a b c     as many tasks as the pipeline acce
         alone ---------> process 1: d         one task at a time
 ```
 
-The two queues are tasks for any process (``ready``) and tasks that must not share a process
-(``alone``). If a worker process dies with exactly one task running, that task is blamed. If several
-tasks were running, no task is blamed, and each of them is retried alone.
+The queue ``ready`` contains tasks that can run in any process. The queue ``alone`` contains tasks
+that must not share a process with other tasks. If a worker process dies with exactly one task
+running, that task is blamed: the failure counts against the task. If several tasks were running, no
+task is blamed, and each of them is retried alone.
 """
 
 from __future__ import annotations
