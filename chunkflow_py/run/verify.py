@@ -167,7 +167,7 @@ class _Checks:
         self._coverage, self._recorded = coverage, recorded
 
     def records(self) -> Iterator[tuple[Record, list[Damage], list[Stored]]]:
-        """Yield the record and the problems of each task of the plan, and its objects to check."""
+        """Yield each task's record, the problems of this record, and the objects to check."""
         for record in self._ledger.records():
             number = record.number
             if number not in self._plan or self._recorded[number >> 3] >> (number & 7) & 1:
