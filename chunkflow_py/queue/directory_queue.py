@@ -10,14 +10,15 @@ open/PACK/todo/8~0~0~-                 message 8, never received; not leased ("-
 dead/PACK-9.json                       message 9 as a dead letter, with the reason
 ```
 
-ENDS is the time at which a lease ends, SINCE the time at which the lease was written, and TOKEN a
-random text that only one worker knows.
+PACK is the name of a pack, ENDS the time at which a lease (of a message, or of a pack that is being
+opened) ends, SINCE the time at which the lease was written, and TOKEN a random text that only one
+worker knows.
 
 Every change of a message is one rename of an empty file whose name encodes the message's state. If
 several workers rename a file, only one rename succeeds. If a worker is killed at any moment, no
 message is lost. A worker opens a pack when it finds no free message in the open packs. The worker
-that acknowledges the last message of a pack removes the pack. Therefore, finished messages and
-messages in unopened packs have no files of their own, and workers rarely compete in one folder.
+that acknowledges the last message of a pack removes the pack. So only the unfinished messages of
+open packs have files of their own, and workers rarely compete in one folder.
 
 Times are milliseconds of the file server's clock, so that all machines agree on when a lease ends.
 To read this clock, a worker touches the file ``queue`` and reads its modification time. If a lease
@@ -92,7 +93,7 @@ _GONE = (errno.ENOENT, errno.ESTALE)
 
 
 class DirectoryQueue:
-    """A queue in a shared folder; see `chunkflow_py.queue.queue_protocol.Queue`."""
+    """A queue in a shared folder; implements `chunkflow_py.queue.queue_protocol.Queue`."""
 
     longest_lease_s = math.inf
 
@@ -101,7 +102,7 @@ class DirectoryQueue:
 
         Args:
             path: folder of the queue; must not contain files that do not belong to the queue.
-            create: create the folder, with its parents, if it does not exist.
+            create: whether to create the folder, with its parents, if it does not exist.
 
         Raises:
             QueueError: the queue does not exist, or would be created in a folder that contains
@@ -308,7 +309,7 @@ class DirectoryQueue:
         return lost
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove finished messages; return the messages whose lease was lost."""
+        """Remove the messages of finished tasks; return the messages whose lease was lost."""
         packs = set()
 
         def finish(message: Message, pack: str, path: str, _: Name) -> bool:

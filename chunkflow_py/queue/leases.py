@@ -1,4 +1,7 @@
-"""Renew the leases of messages, in a thread, until each is acknowledged, released or buried.
+"""Renew the leases of messages, in a thread, until the messages are no longer needed.
+
+The lease of a message is renewed until the message is acknowledged, released, or buried, that is,
+moved to the dead letters.
 
 ```
 receipt             renewed             renewed      the queue does not answer: retries …
@@ -46,8 +49,9 @@ class Held:
     Attributes:
         message: the message, with the handle of its receipt.
         ends: time until which the lease is certain to last without another renewal.
-        until: latest end that renewals can give to the lease, because the queue limits its total
-            duration. `ends` and `until` are in seconds of the clock of the `LeaseKeeper`.
+        until: time at which the lease ends even if it is renewed, because the queue limits the
+            total duration of a lease. `ends` and `until` are in seconds of the clock of the
+            `LeaseKeeper`.
     """
 
     message: Message
@@ -61,7 +65,7 @@ class Held:
     def lost(self) -> bool:
         """Whether the lease ended before the message was acknowledged, released or buried.
 
-        Once this is true, it stays true.
+        A lost lease stays lost.
         """
         if self._kept and not self._lost and self._keeper.clock() >= self.ends:
             self._lost = True
@@ -142,9 +146,10 @@ class LeaseKeeper:
     ) -> list[Held]:
         """Receive messages, and renew their leases from now on; *most* limits their number.
 
-        Waits up to *wait_s* seconds for the first message, but at most a third of a lease, and, if
-        this process polls the queue, only until *stop* is set. A lease is counted from the start of
-        this wait, because the queue does not report when the lease began.
+        If no message is free, wait for one, up to *wait_s* seconds, but at most a third of the
+        duration of a lease. Setting *stop* ends the wait early if the queue is an `EndsWaits`;
+        other queues ignore *stop*. The duration of a lease is counted from the start of the wait,
+        because the queue does not report when the lease began.
         """
         since = self.clock()
         wait_s = min(wait_s, self.lease_s / 3)

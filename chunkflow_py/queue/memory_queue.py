@@ -55,7 +55,7 @@ _STATES: dict[str, _State] = {}
 
 
 class MemoryQueue:
-    """A queue in the memory of this process; see `chunkflow_py.queue.queue_protocol.Queue`."""
+    """A queue in this process's memory; implements `chunkflow_py.queue.queue_protocol.Queue`."""
 
     longest_lease_s = math.inf
 
@@ -66,7 +66,7 @@ class MemoryQueue:
 
         Args:
             name: name of the queue, unique within this process.
-            create: create the queue if it does not exist.
+            create: whether to create the queue if it does not exist.
             clock: function that returns seconds, for tests; if given, `receive` never waits.
 
         Raises:
@@ -141,7 +141,7 @@ class MemoryQueue:
         return int(number), taken
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove finished messages; return the messages whose lease was lost."""
+        """Remove the messages of finished tasks; return the messages whose lease was lost."""
         lost = []
         with self._state.changed:
             for message in messages:

@@ -28,7 +28,7 @@ _KEYS = {"bbox", "run", "stage"}
 
 
 class BodyError(QueueError, ValueError):
-    """The text of a message is not a task; receivers move such messages to the dead letters."""
+    """The text of a message describes no task; receivers move the message to the dead letters."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,8 @@ class Queue(Protocol):
     def receive(self, most: int, lease_s: float, wait_s: float = 0.0) -> list[Message]:
         """Return free messages, each leased for *lease_s* seconds from now.
 
+        A message is free if it is not leased, and not delayed by `release`.
+
         Args:
             most: limit of the number of messages.
             lease_s: duration of each lease, in seconds.
@@ -118,8 +120,8 @@ class Queue(Protocol):
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
         """Remove the messages of finished tasks; return the messages whose lease was lost.
 
-        A message whose lease was lost may stay in the queue. If the message is delivered again,
-        this does no harm.
+        A message whose lease was lost may stay in the queue. Delivering a finished task again does
+        no harm.
         """
 
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
@@ -141,8 +143,8 @@ class Queue(Protocol):
         """Count the waiting, leased and dead messages.
 
         Args:
-            dead: count the dead letters even if this needs an extra request. Queues that need no
-                extra request ignore this argument and always count the dead letters.
+            dead: whether to count the dead letters even if this needs an extra request. Queues that
+                need no extra request ignore *dead*, and always count the dead letters.
         """
 
     def dead_letters(self) -> Iterator[DeadLetter]:
@@ -167,7 +169,10 @@ class EndsWaits(Protocol):
     def receive_until(
         self, stop: Event | None, most: int, lease_s: float, wait_s: float = 0.0
     ) -> list[Message]:
-        """Return free messages as `Queue.receive` does, but do not wait once *stop* is set."""
+        """Return free messages; stop waiting for a message when *stop* is set.
+
+        The other arguments are the same as those of `Queue.receive`.
+        """
 
 
 def address_of(url: str) -> tuple[str, str]:
@@ -206,10 +211,10 @@ def open_queue(url: str, *, create: bool = False, lease_s: int | None = None) ->
 
     Args:
         url: URL of the queue, in one of the forms in the table at the top of this module.
-        create: create the queue if it does not exist; for SQS, also its dead-letter queue. Only
-            producers should set this: a worker with a mistyped name would create an empty queue
-            and wait forever.
-        lease_s: default lease of a new SQS queue in seconds (default: 120). It applies to
+        create: whether to create the queue if it does not exist; for SQS, also its dead-letter
+            queue. Only producers should set *create*: a worker with a mistyped name would create an
+            empty queue and wait forever.
+        lease_s: default lease of a new SQS queue in seconds (default: 120). The default applies to
             receivers that do not request a duration.
 
     Raises:

@@ -97,7 +97,7 @@ _FORK_LOCK = Lock()  # allows one fork at a time
 
 
 class SqliteQueue:
-    """A queue in a file on this machine; see `chunkflow_py.queue.queue_protocol.Queue`."""
+    """A queue in a file on this machine; implements `chunkflow_py.queue.queue_protocol.Queue`."""
 
     longest_lease_s = math.inf
 
@@ -109,7 +109,7 @@ class SqliteQueue:
         Args:
             path: file of the queue; SQLite keeps files with the endings ``-wal`` and ``-shm``
                 beside it.
-            create: create the file, with its parent folders, if it does not exist.
+            create: whether to create the file, with its parent folders, if it does not exist.
             clock: function that returns seconds, for tests; if given, `receive` never waits.
 
         Raises:
@@ -354,7 +354,7 @@ class SqliteQueue:
         return lost
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove finished messages; return the messages whose lease was lost."""
+        """Remove the messages of finished tasks; return the messages whose lease was lost."""
         with self._transaction("changed") as connection:
             return self._change_each(connection, "DELETE FROM taken", (), messages)
 
@@ -529,7 +529,7 @@ def file_system(path: Path, mounts: str) -> str:
 
 
 def shared_file_system(path: Path) -> str | None:
-    """Return the type of the file system of *path* if several machines share it, or ``None``."""
+    """Return the type of the file system of *path*; ``None`` if machines do not share it."""
     try:
         mounts = MOUNTS.read_text(errors="surrogateescape")
     except OSError:  # not Linux: the type is not known

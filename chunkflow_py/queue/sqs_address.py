@@ -59,13 +59,13 @@ def find_or_create(
     Args:
         client: client of the service.
         place: name and location of the queue.
-        create: create the queue and its dead-letter queue if they do not exist; existing queues
-            are not changed.
+        create: whether to create the queue and its dead-letter queue if they do not exist; existing
+            queues are not changed.
         lease_s: default lease of a new queue in seconds, for receivers that do not request a
             duration.
 
     Raises:
-        QueueError: the queue does not exist; the message suggests the nearest existing name.
+        QueueError: the queue does not exist; the message suggests the most similar existing name.
     """
     address = _find(client, place.name, place.owner)
     if address is None and create:

@@ -217,8 +217,8 @@ class SqsClient:
 def _check_whole(response_dict: dict[str, Any], **_: object) -> None:
     """Raise an error if a response of the service is truncated or malformed.
 
-    botocore would parse such a response as an empty response. An error with status 200 would then
-    look as if all messages of a batch had been sent.
+    botocore would parse such a response as an empty response. An empty response to a batch would
+    mean that all messages of the batch were sent.
     """
     from botocore.exceptions import IncompleteReadError
 

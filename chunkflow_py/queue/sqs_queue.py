@@ -63,8 +63,8 @@ class SqsQueue:
         Args:
             name: name of the queue, or its full URL, such as
                 ``https://sqs.us-east-1.amazonaws.com/123/name``.
-            create: create the queue, and ``<name>-dead`` for its dead letters, if they do not
-                exist.
+            create: whether to create the queue, and ``<name>-dead`` for its dead letters, if they
+                do not exist.
             lease_s: default lease of a new queue in seconds, for receivers that do not request a
                 duration.
 
@@ -172,7 +172,7 @@ class SqsQueue:
         return [each for each in answer.get("Messages", ()) if each.get("ReceiptHandle")]
 
     def acknowledge(self, messages: Sequence[Message]) -> list[Message]:
-        """Remove finished messages; return the messages whose lease SQS reports as lost.
+        """Remove the messages of finished tasks; return those whose lease SQS reports as lost.
 
         SQS does not report most lost leases.
         """
@@ -345,7 +345,7 @@ class SqsQueue:
         address: str | None = None,
         budget_s: float = RETRY_POLICY.budget_s,
     ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        """Send a batch, and repeat the entries that failed because of the server.
+        """Send a batch, and send again the entries that failed because of the server.
 
         Returns:
             The refused entries, each with the error of the service.

@@ -89,7 +89,7 @@ def _prefix(place: str) -> str:
 def with_documents(
     outputs: Iterable[StepOutput], contents: dict[str, bytes]
 ) -> tuple[StepOutput, ...]:
-    """Read the metadata documents of *outputs*; return *outputs* with their checksums.
+    """Read the metadata documents of *outputs*; return *outputs* with the documents' checksums.
 
     Args:
         outputs: outputs of a step; their volumes must exist.

@@ -179,7 +179,9 @@ class ExchangeAddress:
 
 
 class RunParts:
-    """The store of parts of a run; see `chunkflow_py.inference.patch_exchange.PartStore`.
+    """Stores and reads the parts of patches that the tasks of a step exchange.
+
+    The class implements `chunkflow_py.inference.patch_exchange.PartStore`.
 
     Args:
         store: store of the objects that tasks of the step exchange.
@@ -240,6 +242,12 @@ class RunParts:
         """Let a thread store an object; return at once.
 
         After a write has failed, no more objects are stored.
+
+        Args:
+            consumer: name of the task that may use the object.
+            producer: name under which the object is stored, ``<label>-<producer>``.
+            content: function that returns the bytes of the object; called in any thread.
+            size: approximate size of the object, in bytes.
         """
         with self._lock:
             if self._has_failed or self._pending + size > _MOST_PENDING:
@@ -385,7 +393,9 @@ class ExchangeAmount:
 
 
 def amount_in(store: Store) -> ExchangeAmount:
-    """Return the number and total size of the objects of a step, counting at most a million.
+    """Return the number and total size of the objects in the exchange of a step.
+
+    At most a million objects are counted.
 
     Raises:
         VolumeError: the store cannot be reached.
@@ -480,7 +490,10 @@ def _remove_files(root: Path, consumer: str) -> None:
 
 
 def remove_parts(address: ExchangeAddress) -> None:
-    """Remove all objects of a step, in at most a minute; log the reason if objects may remain."""
+    """Remove all objects from the exchange of a step, in at most a minute.
+
+    If objects may remain, the reason is logged.
+    """
     end = monotonic() + _REMOVE_S
     try:
         store = open_store(address.url)

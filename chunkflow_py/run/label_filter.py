@@ -1,7 +1,7 @@
 """Copy a volume of labels without some of its objects, on one machine.
 
 ```
-WORK/objects.json, WORK/parts   measures of all objects, see `object_table`
+WORK/objects.json, WORK/parts   measures of all objects (`chunkflow_py.run.object_table`)
 WORK/table                      label table that maps removed objects to 0
 ```
 """

@@ -57,7 +57,7 @@ def leftovers(pipeline: Pipeline, plan: Plan) -> Iterator[Leftover]:
 
 
 def clear_leftovers(objects: Iterable[Leftover], *, clear: bool) -> int:
-    """Delete leftovers if *clear* is true; otherwise, raise an error if there are leftovers.
+    """If *clear* is true, delete leftovers; if it is false, raise an error if there are leftovers.
 
     Returns:
         The number of deleted objects.

@@ -68,7 +68,10 @@ def difference(recorded: Any, current: Any, place: str = "", *, is_open: bool = 
 
 
 def restored(recorded: Any, current: Any, *, is_open: bool = True) -> Any:
-    """Return *recorded* with those additional values of *current* that are allowed."""
+    """Return *recorded* with those additional values of *current* that are allowed.
+
+    *is_open* is whether other programs may add fields to *recorded*, if *recorded* is an object.
+    """
     if isinstance(recorded, dict) and isinstance(current, dict):
         forbidden = _forbidden_fields(recorded, current, is_open=is_open)
         changed = {}

@@ -1,4 +1,4 @@
-"""Measure all objects of a volume on one machine, and write a table of them.
+"""Measure all objects of a volume on one machine, and write the measures to a table.
 
 ```
 PLACE/objects.json   what is measured; a later call with other volumes or tasks is refused
@@ -60,7 +60,7 @@ class ObjectTable:
         place: URL of the folder or prefix for the measures of tasks.
         image: URL of a volume of intensities with the bounds and voxel size of the labels;
             ``None`` to measure without intensities.
-        channels: channels of the image, in this order; ``None`` for all.
+        channels: channels of the image to measure, in the order of the columns; ``None`` for all.
         mip: resolution level of both volumes.
         task_size: box size of the tasks, voxels, zyx. With ``None``, a box consists of whole
             blocks, about 64 MiB per box.
@@ -159,7 +159,7 @@ class ObjectTable:
         """Return the pipeline that measures the objects in all tasks.
 
         Args:
-            running: further arguments of `Pipeline`.
+            running: further keyword arguments for `Pipeline`.
         """
         stored = frozenset(self.parts.store.list())
 
@@ -251,8 +251,8 @@ class ObjectTable:
     def columns(self, objects: dict[int | None, ObjectMeasures]) -> dict[str, NDArray[Any]]:
         """Return the columns of a table with one row per object; the keys are the column names.
 
-        `columns_of` describes the columns. The table of a time series has a further column
-        ``time``, the time index.
+        The columns are those of `chunkflow_py.segmentation.labels.object_measures.columns_of`. The
+        table of a time series has a further column ``time``, the time index.
 
         Args:
             objects: measures, as the method `objects` returns them.
@@ -274,7 +274,7 @@ class ObjectTable:
 
 
 def encoded_table(columns: dict[str, NDArray[Any]], suffix: str) -> bytes:
-    """Return a table as CSV (``.csv``) or Parquet (``.parquet``).
+    """Return a table as CSV (if *suffix* is ``.csv``) or as Parquet (``.parquet``).
 
     Raises:
         MissingExtraError: the library for Parquet is not installed.

@@ -2,7 +2,7 @@
 
 ```
 this process                              each worker process
-make and check the pipeline               make the pipeline again; this process is its source
+make and check the pipeline               make the pipeline again; the other process sends its tasks
 send tasks                          --->  run the tasks
 call the listener                   <---  report the outcome and the time of each operator
 ```
@@ -174,7 +174,7 @@ class _Pool:
             self._feed(process)
 
     def _feed(self, process: WorkerProcess) -> None:
-        """Send a process as many tasks as its pipeline accepts, or ask it to end if none remain."""
+        """Send a process as many tasks as its pipeline accepts; if none remain, end the process."""
         while len(process.jobs) < process.window and not process.is_ending:
             job = next(self._jobs, None)
             if job is None:

@@ -63,8 +63,8 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
     """Restore metadata, and resend the tasks whose output is missing or damaged.
 
     If tasks of later steps have read missing or damaged output, workers repeat these tasks when the
-    earlier steps are complete again. The queue is created if it does not exist. Objects that a
-    repeated task would not overwrite are removed; see `_unexpected` and `_counted_as_done`.
+    earlier steps are complete again. The queue is created if it does not exist. Wrong objects are
+    removed if a repeated task would not overwrite them, or would be skipped because they exist.
 
     Args:
         run: run directory.
@@ -205,7 +205,7 @@ def retry_run(run: RunDirectory) -> int:
 def _queue_of(run: RunDirectory, *, create: bool = False) -> Queue:
     """Open the queue of a run, or a temporary queue in memory for a run on Dask.
 
-    A run on Dask has no queue. Its client finds the tasks without a record and submits them.
+    A run on Dask has no queue. The Dask client finds the tasks without a record and submits them.
     """
     return open_queue(run.spec.queue or "memory://none", create=create or not run.spec.queue)
 

@@ -344,7 +344,10 @@ class RunDirectory:
         return self._ledgers[step]
 
     def document(self, digest: str) -> bytes | None:
-        """Return the run's copy of a metadata document; ``None`` if it is lost or damaged."""
+        """Return the run's copy of the metadata document with the SHA-256 *digest*.
+
+        Return ``None`` if the copy is lost or damaged.
+        """
         content = self.store.get(f"documents/{digest}")
         return content if content is not None and sha256_of(content) == digest else None
 
@@ -442,8 +445,7 @@ class RunDirectory:
 
         Args:
             step: name of the step.
-            numbers: numbers of the tasks. If all tasks of the step are meant, its plan can be given
-                instead.
+            numbers: numbers of the tasks, or the plan of the step for all tasks of the step.
         """
 
         def added(content: bytes | None) -> bytes:
@@ -455,10 +457,10 @@ class RunDirectory:
         self.store.update(f"stages/{step}/stale", added)
 
     def renew(self, step: str) -> None:
-        """Reopen the stale tasks of a step (see `stale`), whose input is now repaired.
+        """Reopen the stale tasks of a step (see `stale`) after their input was repaired.
 
-        The repair has already reopened these tasks. But if a worker was running such a task at that
-        time, that worker may have recorded the task since then, with wrong input.
+        The repair has already reopened these tasks. But a worker that was running such a task at
+        that time may have recorded the task later, although it has read wrong input.
         """
         numbers = self.stale(step)
         if numbers:

@@ -1,6 +1,7 @@
 """Remove a run: its queue, exchange, hierarchy and run directory, but never its outputs.
 
-The hierarchy consists of the intermediate results of segmentation steps, such as graphs and edges.
+The exchange consists of the patches that tasks have exchanged. The hierarchy consists of the
+intermediate results of segmentation steps, such as graphs and edges.
 
 ```
 store a mark -> remove hierarchy, exchange, queue
@@ -116,8 +117,8 @@ class Removal:
             unfinished: whether an unfinished run may be removed.
 
         Raises:
-            OptionError: the run is not finished, another run uses its records, or its queue has
-                messages.
+            OptionError: the run is not finished, another run uses the records of the run, or the
+                queue of the run has messages.
         """
         if self.has_begun:
             return
@@ -200,7 +201,7 @@ class Removal:
         )
 
     def _users(self) -> Iterator[str]:
-        """Yield the runs that reuse steps of this run; only the folder of this run is searched."""
+        """Yield the runs that reuse steps of this run, and are in the same folder as this run."""
         parent = self.run.url.rstrip("/").rpartition("/")[0]
         try:
             runs = RunPrefix(parent).runs()

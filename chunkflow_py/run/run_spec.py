@@ -9,8 +9,9 @@ The hash of a step covers:
 
 * the options of its operators, including defaults; `NEUTRAL` and `NEWER` list the exceptions;
 * ``--mip`` and the device class of the step;
-* its plan, and the content of its files;
-* `OUTPUT_VERSION`;
+* the plan of the step, and the content of the files that the step needs;
+* `OUTPUT_VERSION`, a number that increases when a new version of the package yields other bytes for
+  the same options and input;
 * the hash of the previous step, whose output the step may read.
 
 The hash does not cover the version of the package, the queue, or the spelling of the command line.
@@ -105,11 +106,11 @@ class StepOutput:
 
     Attributes:
         operator: name of the operator.
-        output: address and kind of the output.
-        moves: the changes, in order, from the box of a task to the box that reaches the operator.
-            ``("move", low, high)`` adds *low* to the start and *high* to the stop of the box;
-            ``("turn", order)`` reorders the axes of the box. Each of low, high and order has three
-            numbers, zyx.
+        output: address of the output, and whether it is a volume, a file or a set of objects.
+        moves: the changes that turn the box of a task into the box that reaches the operator, in
+            the order in which they are applied. ``("move", low, high)`` adds *low* to the start and
+            *high* to the stop of the box; ``("turn", order)`` reorders the axes of the box. Each of
+            low, high and order has three numbers, zyx.
         scale: voxels of the pipeline's input per voxel of the operator's chunk, zyx; a number that
             is not whole is stored as text, such as ``"3/2"``.
         domain: bounds to which the chunk is clipped, as text; ``None`` if they are unknown.
@@ -300,7 +301,7 @@ class Spec:
 
 
 def options_of(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of an operator, and the options that the hash of a step covers."""
+    """Return *name*, and those options of the operator that the hash of a step covers."""
     kept = {
         key: value
         for key, value in options.items()

@@ -54,6 +54,10 @@ def change_scheduling(store: Store, **changes: Any) -> Scheduling:
 
     A damaged file is replaced.
 
+    Args:
+        store: store of the run directory.
+        changes: new values of attributes of `Scheduling`, with the name of the attribute as key.
+
     Raises:
         OptionError: the priority is out of range.
     """

@@ -1,9 +1,11 @@
 """The order in which the tasks of a step are sent to workers.
 
 Neighbouring tasks share patches (`chunkflow_py.inference.patch_exchange`). The order decides only
-how many of these patches have been computed when another task needs them. The numbers of the tasks,
-the plan and the hashes of the steps do not depend on the order. A queue may deliver tasks in any
-order. The order is stored in the run directory, because workers send the tasks of later steps:
+how many of these patches are already computed when another task needs them. In raster order, tasks
+are sent in the order of the plan. In checkerboard order, tasks that are sent at about the same time
+are not neighbours (`chunkflow_py.tasks.checkerboard`). The numbers of the tasks, the plan and the
+hashes of the steps do not depend on the order. A queue may deliver tasks in any order. The order is
+stored in the run directory, because workers send the tasks of later steps:
 
 ```
 <run>/stages/<step>/order.json     exists if tasks are sent in checkerboard order
@@ -52,7 +54,8 @@ def set_sending_order(run: RunDirectory, step: StepPipeline, exchange: str, work
     Args:
         run: run directory, which contains the spec.
         step: checked pipeline of the step.
-        exchange: mode of the exchange, see `ExchangeSettings`; ``off`` if there is none.
+        exchange: mode of the exchange of patches (`ExchangeSettings.mode`); ``off`` if tasks
+            exchange no patches.
         workers: number of worker processes that are expected to work at the same time.
     """
     key, order = _key(step.name), step.source.options.get("order")

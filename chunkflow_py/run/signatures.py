@@ -102,7 +102,10 @@ class TrustedKeys:
         return False
 
     def check(self, run: RunDirectory) -> None:
-        """Check that one of the keys has signed the spec of a run, and pin the run to this spec.
+        """Check that one of the keys has signed the spec of a run.
+
+        The SHA-256 of this spec is stored in the attribute `digest` of *run*, so that no other spec
+        is accepted later.
 
         Raises:
             OptionError: none of the keys has signed the spec.

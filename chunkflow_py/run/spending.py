@@ -5,10 +5,10 @@
 <run>/spending/<worker>-<report>-<cost>-<rate>   latest report of a worker
 ```
 
-A worker reports its cost, which is its time from start to end (including idle time and failed
-attempts) multiplied by the price of its machine. The cost is part of the name of the object, so
-listing the objects is enough to know the costs of all workers. For 3,600 workers, this takes 4
-requests; reading every object would take 3,600.
+A worker reports its cost: the price of its machine, multiplied by the time since the worker started
+(including idle time and failed attempts). The cost is part of the name of the report, so listing
+the reports is enough to know the costs of all workers. Listing the reports of 3,600 workers takes 4
+requests; reading every report would take 3,600 requests.
 
 A report includes the expected cost until the next report. The sum of all reports is therefore never
 less than what running workers have spent. If a worker is killed, the sum is too large by at most
@@ -168,7 +168,7 @@ def money(amount: float) -> str:
 
 
 def budget_reached(home: RunDirectory) -> str | None:
-    """Return a sentence for the user if the budget of a run is spent; otherwise ``None``.
+    """Return a sentence for the user if the budget of a run is spent, else ``None``.
 
     Raises:
         OptionError: the stored budget cannot be read.
@@ -296,8 +296,8 @@ class SpendingMeter:
 def metered(home: RunDirectory, cost_per_hour: float | None) -> Iterator[SpendingMeter | None]:
     """Report the cost of this worker in a thread until the ``with`` block ends.
 
-    Yields the `SpendingMeter` of the worker. If the price of this machine is unknown and the run
-    has no budget, nothing is reported, and ``None`` is yielded.
+    Yields the `SpendingMeter` of the worker. *cost_per_hour* is the price of this machine. If the
+    price is ``None`` and the run has no budget, nothing is reported, and ``None`` is yielded.
 
     Raises:
         OptionError: the run has a budget, but the price of this machine is unknown, or the stored

@@ -98,7 +98,7 @@ def worker_pipeline(
     """Return the pipeline that the workers of a run execute.
 
     In this pipeline, ``--grid auto`` means ``--grid anchored``. Tasks exchange no patches unless
-    the caller sets `make_part_store`.
+    the caller sets the attribute `make_part_store` of the returned pipeline.
 
     Args:
         operators: operators that follow the source.

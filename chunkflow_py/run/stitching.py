@@ -1,6 +1,9 @@
 """Stitching of the labels of a volume on one machine: link, solve and relabel.
 
-Stitching gives an object that lies in several labelling tasks the same label in all of these tasks.
+Tasks have labelled the volume independently, so an object that extends over several tasks has a
+different label in each of them. *Link* finds the labels of the same object in neighbouring tasks.
+*Solve* computes a table with the new label of each label. *Relabel* writes the new labels to the
+output.
 
 ```
 WORK/stitch.json    parameters; a later call with other parameters is refused
@@ -50,7 +53,7 @@ _RECORD = "stitch.json"
 
 @dataclass
 class Stitching:
-    """Stitching of one volume of labels into another.
+    """Stitching of the labels of one volume; the new labels are written to another volume.
 
     Attributes:
         labels: URL of the volume of labels; no two labelling tasks may have used the same label.
@@ -176,7 +179,7 @@ class Stitching:
         """Return the pipeline that links labels across the boundaries of all tasks.
 
         Args:
-            running: further arguments of `Pipeline`.
+            running: further keyword arguments for `Pipeline`.
         """
         source = self._tasks
         links = self._store("links")
@@ -204,7 +207,7 @@ class Stitching:
         return solve_links(self._store("links"), self._store("table"))
 
     def relabelling(self, table: dict[str, str]) -> Relabelling:
-        """Return the conversion that fills the output.
+        """Return the `Relabelling` that copies the volume and replaces each label by its new label.
 
         Args:
             table: checksums of the label table, with the time index as key; see `solve`.
@@ -228,10 +231,10 @@ class Stitching:
 
 @dataclass
 class Relabelling(Conversion):
-    """Copies a volume of labels, replaces each label as the label table says, and counts objects.
+    """Copies a volume of labels, replaces each label by its new label, and counts the objects.
 
     Attributes:
-        table_place: URL of the label table.
+        table_place: URL of the label table, which contains the new labels.
         table: checksums of the label table, with the time index as key.
         objects: counter of the objects in those tasks that this process runs.
     """
@@ -245,7 +248,12 @@ class Relabelling(Conversion):
         return {**super().copied(source), "table": self.table}
 
     def pipeline(self, *, dry_run: bool = False, **running: Any) -> Pipeline:
-        """Create the target if it does not exist, and return the pipeline that fills it."""
+        """Create the target if it does not exist, and return the pipeline that fills it.
+
+        Args:
+            dry_run: whether only to read; the target is then neither created nor written.
+            running: further keyword arguments for `Pipeline`.
+        """
         pipeline = super().pipeline(dry_run=dry_run, **running)
         body = Relabeller(self.table_place, access=self.writing.access, objects=self.objects)
         relabel = Operator("relabel", "compute", body, body, ("chunk",), ("chunk",))
@@ -253,7 +261,13 @@ class Relabelling(Conversion):
         return pipeline
 
     def end(self, written: int, stored: int, total: int) -> None:
-        """Log the numbers of tasks, and the number of objects if all tasks were relabelled."""
+        """Log the numbers of tasks; if this call wrote all tasks, also log the number of objects.
+
+        Args:
+            written: number of tasks that this run of the pipeline wrote.
+            stored: number of tasks whose boxes were already stored.
+            total: number of all tasks.
+        """
         super().end(written, stored, total)
         target = without_secrets(self.target)
         if written == total:

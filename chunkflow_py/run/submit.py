@@ -241,7 +241,7 @@ def submit(
 def _set_exchange(
     run: RunDirectory, pipelines: Iterable[StepPipeline], settings: ExchangeSettings | None
 ) -> None:
-    """Store the settings of the exchange if they are given, or if the run has none yet."""
+    """Store *settings*, or the default if *settings* is ``None`` and the run has no settings."""
     networks = [
         pipeline
         for pipeline in pipelines
@@ -378,7 +378,11 @@ def spec_of(
 
 
 def forked(spec: Spec, old: RunDirectory) -> Spec:
-    """Return *spec*, with its first steps marked as reused as far as *old* has completed them."""
+    """Return a copy of *spec* that reuses the completed first steps of *old*.
+
+    A step is reused if *old* has completed the step, if name and hash of the step are the same in
+    both runs, and if all earlier steps are reused.
+    """
     reused: dict[str, str] = {}
     for new, was in zip(spec.steps, old.spec.steps, strict=False):
         if new.name != was.name or new.hash != was.hash or not old.is_closed(was.name):
@@ -390,8 +394,9 @@ def forked(spec: Spec, old: RunDirectory) -> Spec:
 def send_step(run: RunDirectory, queue: Queue, step: str) -> int:
     """Send the tasks of a step that have no record; return the number of tasks sent.
 
-    The tasks are sent in the order of `tasks_in_order`. Memory use does not depend on the number of
-    tasks. Repeated or concurrent calls are safe: a task that is queued twice is recorded only once.
+    The tasks are sent in the order that `chunkflow_py.run.sending_order.tasks_in_order` returns.
+    Memory use does not depend on the number of tasks. Repeated or concurrent calls are safe: a task
+    that is queued twice is recorded only once.
     """
     numbers: Iterable[int] = ()
     # An empty queue may have been deleted and created again, which loses its tasks.
@@ -473,7 +478,7 @@ def _files(operators: Iterable[Operator]) -> dict[str, tuple[File, Path]]:
 
 
 def _covered(operator: Operator, placeholders: dict[str, str]) -> dict[str, Any]:
-    """Return the options of an operator in canonical form, and the addresses that it uses.
+    """Return the canonical options of an operator, and the addresses that the operator uses.
 
     Paths are made absolute, so the same options have the same hash in every working directory.
     """

@@ -49,7 +49,14 @@ class TaskBoxes:
     def along(
         cls, plan: Plan, operators: Sequence[Operator], outlines: dict[str, Outline]
     ) -> Iterator[tuple[Operator, TaskBoxes]]:
-        """Yield each operator of a pipeline, with the boxes of the tasks at this operator."""
+        """Yield each operator of a pipeline, with the boxes of the tasks at this operator.
+
+        Args:
+            plan: plan of the tasks.
+            operators: operators of the pipeline.
+            outlines: what is known about the input of each operator
+                (`chunkflow_py.core.outline.Outline`), with the name of the operator as key.
+        """
         boxes, axes = plan.boxes, Zyx(0, 1, 2)
         for operator in operators:
             scale = outlines[operator.name].scale
@@ -92,7 +99,7 @@ class TaskBoxes:
         return self.moved(task.bbox) == region.bbox and task.time == region.time
 
     def moved(self, box: BoundingBox) -> BoundingBox:
-        """Return the box that a task has at the operator, given its box in the plan."""
+        """Return the box that a task has at the operator; *box* is the task's box in the plan."""
         if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
             grid = self.plan.boxes
             return self.boxes.box(((box.start - grid.start) // grid.stride).turned(self.axes))

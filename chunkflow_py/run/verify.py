@@ -4,9 +4,9 @@
 plan, spec   every task               -- no readable record --------->  "not recorded"
              metadata of the outputs  -- missing or changed --------->  "metadata"
 records      one per task             -- failed permanently --------->  "failed"
-             spec that it names       -- not the spec of the run ---->  "other spec"
-             objects that it names    -- in no output of the step --->  "outside"
-             objects of its box       -- not in the record ---------->  "missing"
+             spec in the record       -- not the spec of the run ---->  "other spec"
+             objects in the record    -- in no output of the step --->  "outside"
+             objects of the task box  -- not in the record ---------->  "missing"
 outputs      each object of a record:
                not in the store ------------------------------------->  "missing"
                other length or checksum ----------------------------->  "damaged"
@@ -16,7 +16,8 @@ outputs      each object of a record:
 Each line of the drawing shows what is checked, the wrong state, and the kind of the problem that
 `verify` then reports. A skipped task stores nothing, so no objects may exist in its box. In a run
 on mixed devices, several attempts on one task may store different bytes. Such a task is valid if
-all its objects are from one attempt; otherwise, the problem is a "mixture".
+all its objects are from one attempt. If its objects are from several attempts, the problem is a
+"mixture".
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Damage:
     Attributes:
         number: number of the task; ``None`` if the problem concerns the whole step.
         box: box of the task, as text; empty if the problem concerns the whole step.
-        kind: kind of the problem.
+        kind: kind of the problem, such as ``missing``; see the drawing at the top of this module.
         reason: what is wrong, with the values that disagree, as text.
         url: address of the object; ``None`` if the problem does not concern a single object.
     """
@@ -126,7 +127,7 @@ def verify(
         plan: plan of the step.
         open_store: function that returns the store at the URL of a bucket or of the file system.
         spec: hash of the step, which each record must name; ``None`` accepts any hash.
-        coverage: objects that the records must name; ``None`` skips this check.
+        coverage: list of the objects that the records must name; ``None`` skips this check.
         parallel: number of objects to read at the same time.
         mixed: whether several attempts on one task may store different bytes.
 
@@ -166,7 +167,7 @@ class _Checks:
         self._coverage, self._recorded = coverage, recorded
 
     def records(self) -> Iterator[tuple[Record, list[Damage], list[Stored]]]:
-        """Yield one record per task of the plan, with its problems and the objects to check."""
+        """Yield each task's record, the problems of this record, and the objects to check."""
         for record in self._ledger.records():
             number = record.number
             if number not in self._plan or self._recorded[number >> 3] >> (number & 7) & 1:
@@ -179,7 +180,7 @@ class _Checks:
     def attempts(self, record: Record) -> Iterator[Attempt]:
         """Yield the attempts on the task of *record*, except the attempt that made *record*.
 
-        Attempts that wrote outside of the outputs are left out, too.
+        Attempts that wrote objects outside of the outputs of the step are also left out.
         """
         for attempt in self._ledger.attempts(record.number):
             written = attempt.record.written if attempt.record else ()
@@ -301,7 +302,10 @@ class _Objects:
         self._pool.shutdown(cancel_futures=True)
 
     def start_all(self, written: Iterable[Stored]) -> list[tuple[Stored, Future[Stored]]]:
-        """Start to read objects; of two entries for the same object, only the later is used."""
+        """Start to read objects in threads; the futures return the objects as they were read.
+
+        If *written* contains the same object twice, only the later entry is used.
+        """
         last = {stored.url: stored for stored in written}
         return [(stored, self._start(stored)) for stored in last.values()]
 

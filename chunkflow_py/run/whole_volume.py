@@ -73,7 +73,7 @@ class Conversion:
         source: address of the volume to copy.
         target: address of the copy.
         mip: resolution level of the source to copy; it becomes level 0 of the target.
-        channels: channels to copy from the source, in this order.
+        channels: channels of the source to copy, in the order that they get in the target.
         time: time point to copy; the target then has no time axis. ``None`` copies all time points.
         dtype: data type of the target.
         voxel_size_nm: voxel size of the target, nanometres, zyx.
@@ -155,7 +155,7 @@ class Conversion:
 
         Args:
             dry_run: whether only to read; the target is then neither created nor written.
-            running: further arguments of `Pipeline`.
+            running: further keyword arguments for `Pipeline`.
 
         Raises:
             VolumeNotFoundError: the source does not exist.
@@ -302,7 +302,7 @@ def downsampling(
             level.
         resume: whether to skip tasks whose boxes are already stored.
         opening: options with which the volume is opened.
-        running: further arguments of `Pipeline`.
+        running: further keyword arguments for `Pipeline`.
 
     Raises:
         VolumeNotFoundError: the volume lacks one of the levels.
@@ -364,7 +364,7 @@ def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
     """Return a task size that is a multiple of write units and, if possible, of input blocks.
 
     If the input is an image file, a task covers whole pages of the file, even if the pages are
-    larger than *most_bytes*. Pages are divided only if a task would otherwise exceed 256 MiB.
+    larger than *most_bytes*. Pages are divided only if a task of whole pages would exceed 256 MiB.
 
     Args:
         unit: write unit of the output volume, voxels, zyx.

@@ -12,7 +12,7 @@ calls on one run at the same time are harmless.
 
 If a worker dies, Dask blames all tasks that the worker had. After a few such deaths, Dask gives up
 on a task (``KilledWorker``). The task is then retried while no other task runs. If Dask gives up on
-the task again, each death of a worker since then counts as one failure of the task.
+the task again, each death of a worker that ran only this task counts as one failure of the task.
 """
 
 from __future__ import annotations

@@ -364,7 +364,9 @@ class _SharedPipeline(Listener):
         self.registration.begin()
 
     def perform(self, number: int) -> tuple[TaskEnded, bool]:
-        """Run a task; return its outcome, and whether no other task was in the pipeline at its end.
+        """Run a task, and return its outcome.
+
+        The second value is whether no other task was in the pipeline when the task ended.
 
         Raises:
             NotEndedError: the pipeline or the process cannot continue.

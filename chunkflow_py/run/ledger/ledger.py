@@ -26,30 +26,32 @@ journal, in its segment, or in both:
 The possible races, and why no record is lost or counted twice:
 
 * *Two attempts record at the same time*: one put-if-absent succeeds. The attempt whose put failed
-  reads the entry. If the entry names this attempt, the put was repeated after a lost reply, and the
-  attempt has won; otherwise, it has lost.
+  reads the entry. If the entry names this attempt, an earlier try of the put had succeeded, and
+  only its reply was lost, so this attempt has won. If the entry names another attempt, this attempt
+  has lost.
 * *A zombie (an attempt whose lease has expired) puts its record after a compaction has moved the
   task's record from the journal to the segment*: the put of the zombie succeeds. So every put is
   followed by a read of the segment's header. If the segment has the task from another attempt, the
   zombie has lost. Its stray entry is ignored, because the segment takes precedence, and the next
   compaction deletes the entry. If the segment does not have the task, the zombie's entry is the
   task's record, and no compaction deletes the entry before the segment has the task.
-* *Two compactions of a segment run at the same time*: their updates follow each other. The second
+* *Two compactions of a segment run at the same time*: one update follows the other. The second
   update finds that the segment already has the tasks.
 * *A compaction dies between update and deletion*: the segment takes precedence, and the next
   compaction deletes the entry.
 * *A reader runs while a compaction moves a record, or a zombie puts a record*: the reader reads the
   journal entry first and the segment second. The segment takes precedence. A compaction deletes a
   journal entry only after it has updated the segment. So if the segment does not have the task, the
-  journal entry is the task's record, and a task without a journal entry had no record.
+  journal entry is the task's record. If there was no journal entry either, the task had no record
+  when the reader looked for the entry.
 * *A compaction is suspended and continues much later*, after a task was reopened and has ended
-  again: keys contain the *generation* (the number of times that the task was reopened). So a
-  compaction deletes only entries of its own generation. A record that was put for an earlier
-  generation is put again.
-* *An attempt is withdrawn while a compaction runs*: a compaction does not move the beginning of an
-  attempt before the attempt has failed or its task has ended.
-* *The reply to an update is lost*: the store recognizes its own write, and adding an entry twice
-  has no effect.
+  again: keys contain the *generation* (the number of times that the task was reopened). The
+  suspended compaction knows only keys of the earlier generation, so it deletes no entry of the new
+  generation. A worker that put a record for an earlier generation puts the record again.
+* *An attempt is withdrawn while a compaction runs*: the journal entry that `begin` has stored
+  stays in the journal until the attempt has failed or its task has ended.
+* *The reply to an update is lost*: the store recognizes its own write, and adding an entry to a
+  segment a second time has no effect.
 
 Compactions run in their own thread, and recording never waits for a compaction. A compaction that
 hangs does not prevent other processes from recording.
@@ -101,8 +103,8 @@ class Ledger:
         step: name of the step.
         span: number of tasks, which are numbered 0 to *span* - 1.
         segment_size: number of tasks of a segment; must not change after the first record.
-        in_background: whether to compact in a separate thread; otherwise, the methods that write
-            also compact.
+        in_background: whether compactions run in a separate thread. If false, the methods that
+            write to the ledger also compact it.
         older: whether version 0.1.0 of the package wrote the ledger, which is then read-only.
 
     Raises (all methods):
@@ -187,8 +189,8 @@ class Ledger:
         """Return totals over all tasks of the step: states, failures, sizes, times and rate.
 
         Args:
-            now: current time in seconds since 1970, to compute the rate; ``None`` for the time of
-                this machine's clock.
+            now: current time in seconds since 1970, from which `LedgerCounts.recent` is computed;
+                ``None`` for the time of this machine's clock.
         """
         keys = list(self._journal.listed())
         entries = self._journal.read([key for key in keys if key.kind in ("record", *FAILURES)])
@@ -199,7 +201,7 @@ class Ledger:
         return LedgerCounts.of(parts, time.time() if now is None else now)
 
     def records(self, *, states: Collection[State] = STATES) -> Iterator[Record]:
-        """Yield the records of tasks, ordered by the numbers of the tasks, in constant memory.
+        """Yield the records of tasks, ordered by the numbers of the tasks; memory use is constant.
 
         Args:
             states: yield only the records of tasks in these states.
@@ -277,7 +279,7 @@ class Ledger:
         return list(attempts.values())
 
     def unreadable(self) -> dict[str, str]:
-        """Return the problem of each unreadable object, with the address of the object as key."""
+        """Return what is wrong with each object that cannot be read, with its address as key."""
         segments, journal = self._segments.damaged.items(), self._journal.unreadable.items()
         reasons = {self._segments.address(segment): reason for segment, reason in segments}
         return reasons | {self._journal.address(key): reason for key, reason in journal}

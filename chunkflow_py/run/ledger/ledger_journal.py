@@ -69,7 +69,8 @@ class JournalKey(NamedTuple):
         segment: number of the segment to which the task belongs.
         number: number of the task.
         generation: number of times that the task had been reopened when the entry was written.
-        kind: kind of the entry.
+        kind: ``record`` for the record of a task; ``begun`` or ``finished`` for the beginning or
+            the end of an attempt; for a failed attempt, the kind of the failure.
         attempt: name of the attempt that the entry describes; empty for a record.
     """
 
@@ -110,7 +111,7 @@ class Journal:
         )
 
     def by_segment(self) -> dict[int, list[JournalKey]]:
-        """Return the keys of all entries, as lists with the number of the segment as key."""
+        """Return a dictionary from the number of each segment to the keys of its entries."""
         paths = self._paths_by_segment().items()
         return {segment: list(self._parsed_keys(some)) for segment, some in paths}
 
@@ -174,7 +175,7 @@ class Journal:
         self._store.put(self._path(key), sealed(text).encode())
 
     def put_records(self, texts: Sequence[tuple[JournalKey, str]]) -> list[bool]:
-        """Store records of different tasks, unless their tasks already have a record.
+        """Store each record whose task has no record yet; all records are of different tasks.
 
         For each record, return whether it was stored.
         """

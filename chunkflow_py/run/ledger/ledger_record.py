@@ -74,7 +74,7 @@ class Record:
 
     Attributes:
         number: number of the task in the plan of its step.
-        box: box of the task, as a box string.
+        box: box of the task, as a box string such as ``0-64_0-512_0-512``.
         state: ``done``, ``skipped``, or ``dead`` if the task was given up.
         spec: hash of the step.
         attempt: unique name of the attempt that ended the task.
@@ -87,10 +87,11 @@ class Record:
         finished: time at which the task ended, in seconds since 1970 by the worker's clock; used
             only for display and rates.
         missing_blocks: number of input blocks that were not stored and were read as the fill value.
-        patches: counts of patches, with a name from `PATCH_COUNTS` as key. The counts cover the
-            time since the previous record of the same worker process. If the process dies, the
-            counts since its last record are lost. The dictionary is empty if the tasks of the run
-            exchange no patches.
+        patches: how many patches were computed or read from the exchange, how many stored parts of
+            patches could not be used, and how many bytes were read and written. The keys are the
+            names in `PATCH_COUNTS`. The numbers cover the time since the previous record of the
+            same worker process. If the process dies, the numbers since its last record are lost.
+            The dictionary is empty if the tasks of the run exchange no patches.
     """
 
     number: int
@@ -158,7 +159,7 @@ class FailedAttempt:
 
     Attributes:
         number: number of the task.
-        box: box of the task, as a box string.
+        box: box of the task, as a box string such as ``0-64_0-512_0-512``.
         attempt: unique name of the attempt.
         worker: name of the worker that made the attempt.
         kind: kind of the failure: permanent, transient, resource or worker-lost.
@@ -264,7 +265,8 @@ class LedgerEntry:
     """A valid line of the ledger about one task.
 
     Attributes:
-        kind: kind of the entry.
+        kind: ``record`` for the record of a task; ``begun`` or ``finished`` for the beginning or
+            the end of an attempt; for a failed attempt, the kind of the failure.
         generation: number of times that the task had been reopened when the entry was written.
         text: JSON of the entry, which begins with the number of the task.
         content: the parsed JSON.
@@ -311,8 +313,8 @@ class Totals:
         causes: number of failed attempts, with their cause as key. Attempts without a recorded
             cause are not counted.
         stored_bytes: size of all objects that the tasks have stored, in bytes.
-        missing_blocks: number of blocks that the tasks have read as the fill value.
-        patches: sums of the counts of patches; see `Record`.
+        missing_blocks: number of input blocks that were not stored and were read as the fill value.
+        patches: sums of the counts in `Record.patches`.
         seconds: run time of each operator in seconds, with the name of the operator as key.
         first, last: earliest and latest time at which a task ended, in seconds since 1970 by the
             clocks of the workers; ``None`` if no task has ended.
@@ -557,7 +559,7 @@ def _stored(url: Any, size: Any, checksum: Any) -> Stored:
 
 
 def _clean(content: Record | FailedAttempt | Attempt, *names: str) -> None:
-    """Convert untrusted texts in attributes *names* to single lines that are safe to print."""
+    """Replace the texts in the attributes *names* with single lines that are safe to print."""
     for name in names:
         text = getattr(content, name)
         if text is not None:

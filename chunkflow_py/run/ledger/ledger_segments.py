@@ -389,7 +389,7 @@ class Segment:
         Args:
             damage: description of the problem.
             keeps_generations: whether to use the generations in the header, which must then be
-                undamaged; otherwise, the generations in the lines are used.
+                undamaged. If false, the generations in the lines are used.
         """
         entries = list(self.entries(KINDS))
         generations = dict(self.header.generations)
@@ -411,7 +411,7 @@ class Segment:
         """Yield the readable entries, in the order in which they were added.
 
         Args:
-            kinds: kinds of the entries to yield.
+            kinds: kinds of the entries to yield, such as ``record``; see `LedgerEntry.kind`.
             numbers: numbers of the tasks; ``None`` for all tasks of the segment.
         """
         for kind, generation, number, text in self.lines(kinds):
@@ -565,7 +565,9 @@ class Compactor:
         map_concurrently(compact, segments, self._segments.at_once)
 
     def by_chance(self, entries: int) -> None:
-        """Compact the fullest segments with the probability *entries* / `COMPACT_EVERY`.
+        """Compact a few segments, with the probability *entries* / `COMPACT_EVERY`.
+
+        The segments with the most journal entries are chosen.
 
         Call this method after each write, with the number of new entries.
         """

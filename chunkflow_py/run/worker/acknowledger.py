@@ -1,4 +1,4 @@
-"""The acknowledger of a worker: acknowledges, releases and gives up messages in a thread.
+"""The acknowledger of a worker: acknowledges, releases and buries messages in a thread.
 
 To bury a message is to move it to the dead letters. Messages that arrive while a request to the
 queue is pending share the next request.
@@ -30,7 +30,9 @@ PAUSE_S = 1.0
 
 
 class BatchThread(ABC):
-    """A thread that processes items in batches; items that arrive meanwhile form the next batch.
+    """A thread that processes items in batches.
+
+    Items that arrive while a batch is processed form the next batch.
 
     Args:
         name: name of the thread.
@@ -98,7 +100,7 @@ class _Request:
 class Acknowledger(BatchThread):
     """Acknowledges and releases messages, and moves messages to the dead letters.
 
-    Messages whose lease is lost are left alone. Each method adds a request for the thread and
+    Messages whose lease is lost are not changed. Each method adds a request for the thread and
     returns without waiting.
 
     Args:
@@ -121,7 +123,7 @@ class Acknowledger(BatchThread):
             self._add([_Request("release", leases, delay_s)])
 
     def bury(self, leases: Sequence[Held], reason: str) -> None:
-        """Move messages to the queue of dead letters, together with the reason."""
+        """Move messages to the dead letters, and store *reason* with each of them."""
         self._add([_Request("bury", leases, reason=reason)])
 
     def _process(self, batch: list[_Request]) -> None:

@@ -122,9 +122,9 @@ def cause_of_exit(exit_code: int, *, is_memory_kill: bool) -> FailureCause:
 def cause_of_signal(number: int, environment: Mapping[str, str] = os.environ) -> FailureCause:
     """Return why a worker was asked to stop by a signal.
 
-    Schedulers such as Slurm and Kubernetes send certain signals before they end a job. If this
-    process runs in such a job, these signals count as an eviction. All other signals count as sent
-    by a person.
+    Schedulers such as Slurm and Kubernetes send certain signals before they end a job. If
+    *environment* contains the variables of such a job, these signals count as an eviction. In all
+    other cases, the signal counts as sent by a person.
     """
     is_job = any(environment.get(name) for name in _SCHEDULERS)
     return "evicted" if number in _EVICTIONS and is_job else "killed"

@@ -65,7 +65,7 @@ class Fault:
     Attributes:
         kind: ``permanent``, ``transient`` or ``resource``; see the table of this module.
         reason: description of the failure, in one sentence.
-        traceback: traceback of the exception, or the output of the process if it crashed.
+        traceback: traceback of the exception; if the process crashed, the output of the process.
         shortage: the missing resource if the kind is ``resource``, else ``None``. The value
             ``device`` means that the GPU of this machine is faulty.
         breaks_process: whether the next task in the same process would also fail.
@@ -134,15 +134,18 @@ def skip_reason(skip: Skip) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLimits:
-    """The number of failures of each kind after which a task is given up, and retry delays.
+    """Limits of the numbers of failures of a task, and the delay before a retry.
+
+    A task is given up when the number of its failures of one kind reaches the limit.
 
     Attributes:
-        permanent: number of failures caused by the task itself.
-        transient: number of failures caused by the network or a service.
+        permanent: limit of the number of failures caused by the task itself.
+        transient: limit of the number of failures caused by the network or a service.
         delay_s: seconds before the second attempt; the delay doubles with each further attempt.
-        worker_lost: number of attempts during which the whole worker disappeared. The default is
-            high, because many workers disappear for reasons that the task has not caused, such as a
-            preemption. But the default is finite, because a task may kill its workers.
+        worker_lost: limit of the number of attempts during which the whole worker disappeared. The
+            default is high, because many workers disappear for reasons that the task has not
+            caused, such as a preemption. But the default is finite, because a task may kill its
+            workers.
     """
 
     permanent: int = 3
@@ -185,7 +188,7 @@ class AttemptLimits:
 def count_failure(
     ledger: Ledger, failure: FailedAttempt, limits: AttemptLimits, spec: str
 ) -> tuple[Record | None, float]:
-    """Count a failure in the ledger; record the task as dead if it has failed too often.
+    """Count a failure in the ledger; record the task as dead if its limit of failures is reached.
 
     Returns:
         The record of the task if the task is given up, else ``None``; and the delay before a
@@ -222,15 +225,15 @@ class Decision(NamedTuple):
 class FailurePolicy:
     """Decides the consequences of the failures of one worker.
 
-    No task is blamed for a lack of memory before a task has succeeded on this worker, because a
-    worker with too little memory would otherwise use up the attempts of all tasks.
+    As long as no task has succeeded on this worker, no task is blamed for a lack of memory. If
+    tasks were blamed, a worker with too little memory would use up the attempts of all tasks.
 
     Args:
         disk_wait_s: length of the first pause after the disk was full, in seconds.
         retry_s: delay in seconds before the retry of a task whose failure is not counted.
 
     Attributes:
-        back_off: the current pause of the worker, if it pauses.
+        back_off: the pauses of the worker after a full disk or a network failure.
     """
 
     def __init__(self, disk_wait_s: float, retry_s: float) -> None:
@@ -298,8 +301,8 @@ class FailurePolicy:
     def _blame_access(self, task: int) -> Literal["task", "nobody", "worker"]:
         """Return whether to blame the task, the worker, or nobody yet for a refused access.
 
-        If the previous task of this worker was refused access, too, blame the worker. If this task
-        was refused access before, blame the task.
+        If the previous task of this worker was refused access, too, blame the worker. If the
+        previous task succeeded, but this task was refused access before, blame the task.
         """
         was_refused, self._was_refused = self._was_refused, True
         if was_refused:
@@ -341,8 +344,9 @@ class BackOff:
         self.until = max(self.until, now + pause_s * random.uniform(0.5, 1))  # noqa: S311 jitter
 
     def disk_full(self, now: float) -> float:
-        """Begin a pause, and return its length in seconds; afterwards, one task probes the disk.
+        """Begin a pause, and return its length in seconds.
 
+        After the pause, the worker receives one task, to test whether the disk has space again.
         Tasks that were running when the disk filled up also fail, but do not prolong the pause.
         """
         if self.is_probing and now < self.until:

@@ -53,8 +53,8 @@ class FilesAhead:
         Args:
             run: run that the worker begins now.
             interval_s: time between two searches for the next run, in seconds.
-            find_next: function that returns the run on which the worker would work next, or
-                ``None``.
+            find_next: function that returns the run on which the worker would work next; ``None``
+                if there is no such run.
         """
         if self._now == run.url:
             self._idle.wait()

@@ -6,6 +6,8 @@ failed        -> count the failure -> release for a later attempt, or record as 
 no outcome    -> remove the mark of a suspected poison task -> release
 ```
 
+To bury a message is to move it to the dead letters.
+
 Outcomes that arrive during a write to the ledger are written together in the next write, which
 waits only once for the disk. The messages of these tasks share one request to the queue.
 """
@@ -43,13 +45,15 @@ class OutcomeRecorder(BatchThread):
 
     Args:
         ledger: ledger of the step.
-        acknowledger: acknowledges, releases or buries the messages of recorded tasks.
+        acknowledger: acknowledges or releases the messages of recorded tasks, or moves them to the
+            dead letters.
         limits: number of failures after which a task is given up.
         spec: hash of the step, for the records of tasks that are given up.
         guard: detector of poison tasks.
-        post: function that is called in the thread with the name and the content of an event:
-            ``recorded`` with a list of tuples (job, record, failure), in which the record, the
-            failure or both may be ``None``; ``stuck`` with a reason; ``fatal`` with an error.
+        post: function that is called in the recorder's thread with the name and the content of an
+            event: ``recorded`` with a list of tuples (job, record, failure), in which the record,
+            the failure or both may be ``None``; ``stuck`` with the reason why a write to the ledger
+            has failed and is repeated; ``fatal`` with an error.
         records_attempts: whether to record the output of an attempt even if another attempt on
             the same task was recorded first.
     """
@@ -140,7 +144,7 @@ class OutcomeRecorder(BatchThread):
         return record
 
     def _retrying(self, call: Callable[[], Result]) -> Result | None:
-        """Repeat *call* until it succeeds; return ``None`` after a final error or `give_up`."""
+        """Repeat *call* until it succeeds; return ``None`` after a permanent error or `give_up`."""
         pause_s = PAUSE_S
         while True:
             try:

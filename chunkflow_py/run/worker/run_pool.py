@@ -64,7 +64,7 @@ class _Known:
 
     Attributes:
         again_at: time at which the worker may try the run again, in seconds of the monotonic clock.
-        ended: exit code of the run if all its tasks have ended; otherwise ``None``.
+        ended: exit code of the run if all its tasks have ended, else ``None``.
         refused: why the worker refuses to work on the run; empty if the worker accepts the run.
     """
 
@@ -169,7 +169,11 @@ class RunPool:
         known.again_at = time.monotonic() + wait_s
 
     def failed(self, name: str, error: ChunkflowError) -> None:
-        """Refuse a run after an error; after a temporary error, only for `wait_s` seconds."""
+        """Refuse a run after *error*.
+
+        The run is refused for `wait_s` seconds if the error is temporary, else for `REFUSED_S`
+        seconds.
+        """
         self.refuse(name, named(error))
         if isinstance(error, TransientError):
             self._known[name].again_at = time.monotonic() + self.wait_s
@@ -181,7 +185,10 @@ class RunPool:
         self._known[name].again_at = time.monotonic() + REFUSED_S
 
     def result(self) -> tuple[int, str] | None:
-        """Return exit code and message if no run has tasks for this worker, otherwise ``None``."""
+        """Return exit code and message if all runs are complete, paused or refused by this worker.
+
+        Return ``None`` as long as this worker may get tasks of a run.
+        """
         open_runs = [name for name in self._runs if self._known[name].ended is None]
         left_out = [
             name for name in open_runs if self._known[name].refused or self._runs[name][1].paused
@@ -227,8 +234,8 @@ class RunPool:
     def _has_tasks(run: RunDirectory, step: str) -> bool:
         """Return whether a run needs a worker.
 
-        A run needs a worker if a task is not leased, if the tasks of the step were not sent yet, or
-        if the end of the step is not recorded yet.
+        A run needs a worker if a message waits in its queue, or if the tasks of *step* were not
+        sent yet. A run with an empty queue also needs a worker, which records the end of *step*.
         """
         if step != run.spec.first and not run.is_sent(step):
             return True

@@ -30,8 +30,9 @@ class StallWatch:
 
     Args:
         limit_s: number of seconds after which *on_stall* is called.
-        on_stall: function that is called once, in the thread; it ends the process by default.
-        second_s: length of a counted second, in seconds; less than 1 in tests, to save time.
+        on_stall: function that is called once, in the thread; the default ends the process.
+        second_s: time after which the thread counts one second; less than 1 s in tests, to save
+            time.
     """
 
     def __init__(

@@ -146,7 +146,10 @@ class WorkerListener:
         """Called when the worker has stopped working on the step, with the outcome."""
 
     def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
-        """Called a few times per second, and at the end; *snapshot* returns the worker's state."""
+        """Called a few times per second; *snapshot* returns the worker's state.
+
+        *is_last* is true for the last call, at the end of the work on the step.
+        """
 
     def process_ready(self, number: int, profile: dict[str, str] | None) -> None:
         """Called when worker process *number* is ready for tasks, with its compute profile."""
@@ -183,15 +186,16 @@ class Supervisor:
         run: hash that the messages of this step must contain; ``None`` accepts any hash.
         stages: hash that the messages of each step must contain, with the name of the step as
             key, in the order of the steps.
-        is_wanted: function that returns whether to keep messages of another step; see
-            `MessageFilter`.
+        is_wanted: function that takes the name of another step, and returns whether to keep
+            messages of that step; by default, messages of later steps are kept.
         listener: callbacks that report progress.
         on_recorded: function that is called with the number of each task that this worker has
             recorded.
         stop_reason: function that returns why the worker must take no more tasks of the run, such
             as a spent budget, or ``None`` while the worker may take tasks. The function must return
             at once.
-        registration: stores the records of this worker, including the reason why the worker stops.
+        registration: object that stores the records of this worker, including the reason why the
+            worker stops.
         fate_of: function that takes the name of an attempt, and returns why the worker that made
             the attempt has ended.
     """
@@ -893,12 +897,13 @@ class CompletionWatch:
         queue: queue of the tasks.
         ledger: ledger of the step.
         total: number of tasks of the step.
-        quiet_s: report missing tasks after the queue has been empty for this many seconds.
+        quiet_s: number of seconds for which the queue must be empty until missing tasks are
+            reported.
         until_complete: whether to wait for tasks that other workers have leased.
         post: function that is called in a thread with the name and the content of an event:
             ``checked`` with the counts of the queue, the number of ended tasks and the number of
-            dead tasks (each ``None`` if it is unknown); ``stuck`` with a reason; ``fatal`` with an
-            error.
+            dead tasks (each ``None`` if it is unknown); ``stuck`` with the reason why a check has
+            failed; ``fatal`` with an error.
     """
 
     def __init__(
@@ -959,7 +964,13 @@ class CompletionWatch:
         self._post("checked", (queued, ended, dead))
 
     def checked(self, now: float, queued: Counts | None, ended: int | None) -> str | None:
-        """Process the result of a check; return a reason to stop waiting, or ``None``."""
+        """Process the result of a check; return a reason to stop waiting, or ``None``.
+
+        Args:
+            now: current time, in seconds of the monotonic clock.
+            queued: numbers of messages in the queue; ``None`` if they are unknown.
+            ended: number of tasks that have ended; ``None`` if it is unknown.
+        """
         self._is_checking = False
         # Jitter, so that workers that wait for the last task do not all check at the same time.
         self._check_at = now + self._interval_s * random.uniform(0.7, 1.3)  # noqa: S311

@@ -6,6 +6,8 @@ receive -> renew the lease from now on -> parse -> look up in the ledger -> job 
                                     bury if invalid   acknowledge if recorded, bury if given up
 ```
 
+To bury a message is to move it to the dead letters.
+
 Poison-task detection: if a task kills its worker process, the supervisor counts a failure. If the
 whole worker dies, for example because a container exceeds its memory limit, no supervisor is left
 to count the failure, and the queue delivers the message again. So a task whose message was
@@ -86,9 +88,8 @@ class Job:
         is_suspected: whether the task may be a poison task; see the top of this module.
         is_cancelled: whether the worker process was asked to stop the task, because the lease is
             lost or about to expire.
-        is_given_up: whether to ignore all further reports about the task.
-        operators: times of the operators in this attempt, as far as the worker process has reported
-            them.
+        is_given_up: whether to ignore all further reports of the worker process about the task.
+        operators: times of those operators that the worker process has reported for this attempt.
     """
 
     number: int
@@ -142,10 +143,13 @@ class TaskReceiver:
         attempts: prefix of the names of this worker's attempts.
         keeper: object that receives messages from the queue, and renews their leases.
         ledger: ledger of the step.
-        acknowledger: acknowledges, releases or buries messages that need no work.
-        post: function that is called in the thread with the name and the content of an event:
-            ``received`` with a list of jobs; ``closed-stage`` with the name of a step; ``stuck``
-            with a reason; ``fatal`` with an error.
+        acknowledger: acknowledges or releases messages that need no work, or moves them to the dead
+            letters.
+        post: function that is called in the receiver's thread with the name and the content of an
+            event: ``received`` with a list of jobs; ``closed-stage`` with the name of another step,
+            if a message of that step shows that the run has reached that step; ``stuck`` with the
+            reason why a request to the queue or the ledger has failed and is repeated; ``fatal``
+            with an error.
         wait_s: longest time that one request to the queue waits for a message, in seconds.
         guard: detector of poison tasks; with ``None``, no task is ever suspected.
 
@@ -243,7 +247,10 @@ class TaskReceiver:
             self._closed.wait(FIRST_PAUSE_S)
 
     def _retrying(self, call: Callable[[], Any]) -> Any:
-        """Repeat *call* until it succeeds; return ``None`` if closed; raise a final error."""
+        """Repeat *call* until it succeeds; return ``None`` if the receiver is closed first.
+
+        An error that would occur again at each call is raised.
+        """
         pause_s = FIRST_PAUSE_S
         while True:
             try:
@@ -354,7 +361,7 @@ class PoisonTaskGuard:
     """Detects tasks that kill the whole worker that runs them; see the top of this module.
 
     Args:
-        ledger: ledger of the step, which stores the marks of attempts.
+        ledger: ledger of the step, which stores the marks that show which attempts have begun.
         limits: number of failures after which a task is given up.
         spec: hash of the step, for the records of tasks that are given up.
         keeps_attempts: whether the ledger must keep the marks of all attempts.
@@ -406,7 +413,7 @@ class PoisonTaskGuard:
 
         Returns:
             The record of the task if the task was given up, because too many attempts were lost;
-            the record is then already in the ledger. Otherwise ``None``.
+            the record is then already in the ledger. ``None`` if the new attempt may begin.
         """
         failed = {failure.attempt for failure in self._ledger.failures(job.number)}
         for attempt in self._ledger.attempts(job.number):

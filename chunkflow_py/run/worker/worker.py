@@ -89,6 +89,12 @@ def pipeline_source(
 ) -> PipelineSource:
     """Download the files of a step, and return the source from which to make its pipeline.
 
+    Args:
+        home: the run directory.
+        stage: the step.
+        allow_code: whether the step may run code that is not part of this package.
+        ahead: number of tasks that each stage of the pipeline prefetches; ``None`` for the default.
+
     Raises:
         OptionError: the step runs code that is not allowed, a file is damaged, or the folder to
             which relative paths of the step refer does not exist on this machine.
@@ -161,8 +167,8 @@ class WorkOptions:
         threads: number of compute threads of each process; ``None`` for the number that the
             environment variables set.
         allow_code: whether model files and plugins may run.
-        until_complete: whether the worker exits when the run is complete. Otherwise, the worker
-            waits for a repair or a retry.
+        until_complete: whether the worker exits when the run is complete. If false, the worker
+            waits for a repair or a retry of the complete run.
         same_version: whether to refuse a run that another version of the package has submitted.
     """
 
@@ -197,7 +203,10 @@ def work(
     make_pipeline: MakeSourcedPipeline,
     listener: WorkerListener | None = None,
 ) -> tuple[int, str]:
-    """Work on one run; return the exit code and a message for the user; see `work_on_run`."""
+    """Work on one run; return the exit code and a message for the user.
+
+    The worker takes no more tasks when the run is paused. `work_on_run` describes the arguments.
+    """
 
     def pause() -> str | None:
         return pause_of(home)
@@ -439,8 +448,8 @@ def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
     """Return whether a worker of step *ours* keeps a message of step *other* in the queue.
 
     A message of an earlier step is kept if a repair has reopened that step. A message of a later
-    step is kept if the tasks of that step were sent or are being sent. Otherwise, the tasks will
-    be sent again when that step opens, so the message is not needed.
+    step is kept if the tasks of that step were sent or are being sent. Other messages are not
+    needed: either their step has ended, or their tasks will be sent again when their step begins.
     """
     names = [stage.name for stage in home.spec.steps]
     if names.index(other) < names.index(ours):
@@ -493,8 +502,9 @@ def _waited(seconds: float) -> bool:
 def _open_stage(home: RunDirectory, queue: Queue, stage: str) -> None:
     """Send the tasks of a step, or wait until another worker has sent them.
 
-    The worker that sends the tasks stores a claim, and renews the claim until all tasks are sent.
-    A waiting worker deletes the claim if the claim has not changed for `CLAIM_EXPIRES_S` seconds.
+    The worker that sends the tasks stores a claim (an object in the run directory), and renews the
+    claim until all tasks are sent. A waiting worker deletes the claim if the claim has not changed
+    for `CLAIM_EXPIRES_S` seconds.
     """
     if stage == home.spec.first:
         return  # submit has sent its tasks

@@ -115,7 +115,7 @@ class InterruptionWatch:
 
 
 class _NoAnswerError(Exception):
-    """No metadata server answered, or a server of another kind uses the address."""
+    """No metadata server answered, or a server that is not a metadata server has its address."""
 
 
 class _Amazon:

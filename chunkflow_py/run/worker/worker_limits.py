@@ -236,7 +236,7 @@ class TaskLimit:
 
 
 class TaskDurations:
-    """Durations of finished tasks of a step; read from the ledger if this worker has too few.
+    """Durations of tasks of a step; read from the ledger if this worker has done too few tasks.
 
     Args:
         limit: limit of the duration of a task.

@@ -5,9 +5,10 @@ jobs -> ready ---------> process 0: a b c     as many tasks as the pipeline acce
         alone ---------> process 1: d         one task at a time
 ```
 
-The two queues are tasks for any process (``ready``) and tasks that must not share a process
-(``alone``). If a worker process dies with exactly one task running, that task is blamed. If several
-tasks were running, no task is blamed, and each of them is retried alone.
+The queue ``ready`` contains tasks that can run in any process. The queue ``alone`` contains tasks
+that must not share a process with other tasks. If a worker process dies with exactly one task
+running, that task is blamed: the failure counts against the task. If several tasks were running, no
+task is blamed, and each of them is retried alone.
 """
 
 from __future__ import annotations
@@ -207,8 +208,8 @@ class WorkerPool:
     Args:
         start: program and environment of the processes.
         settings: settings of the worker, with the number of processes and their devices.
-        post: function that is called in other threads with a process and its messages, see
-            `WorkerProcess`.
+        post: function that is called in other threads with a process and the list of its messages.
+            When the pipe of the process is closed, ``None`` replaces the list.
         on_blamed: function that is called when a task has killed its process or exceeded its time
             limit. Its arguments are the task, the fault, and the run time of the task in seconds.
         durations: durations of done tasks, and the time limit that is derived from them.
@@ -604,7 +605,7 @@ class WorkerProcess:
         device: str | None,
         post: Callable[[WorkerProcess, Sequence[object] | None], None],
     ) -> None:
-        """Start the process; on Linux, the kernel kills it when the calling thread ends."""
+        """Start the process, which the kernel kills on Linux when the calling thread ends."""
         context = multiprocessing.get_context("spawn")
         self.number = number
         self.jobs: dict[int, Job] = {}
@@ -786,7 +787,7 @@ class WorkerProcess:
         self.process.kill()
 
     def reap(self) -> None:
-        """Wait until a process has ended, and close our end of the pipe.
+        """Wait until the process has ended, and close this end of the pipe.
 
         `how_ended` may be called afterwards. A process cannot be killed while it is blocked in the
         kernel, for example by a file server that does not answer. Such a process is left running.

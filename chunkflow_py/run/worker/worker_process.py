@@ -112,15 +112,16 @@ class TaskEnded(NamedTuple):
     """Message: a task has reached the end of the pipeline.
 
     Attributes:
-        slot: slot of the task on the board.
+        slot: slot of the task on the `ProgressBoard`.
         number: number of the task in the plan.
         state: ``done``, ``skipped``, ``failed``, or ``lost`` if the lease of the task was lost.
         reason: why the task was skipped; ``None`` if it was not skipped.
         fault: why the task failed; ``None`` if it did not fail.
         seconds: run time of each operator in seconds, with the name of the operator as key.
         written: URL, size and checksum of each stored object.
-        missing_blocks: number of blocks that were read as the fill value; see `Task`.
-        patches: counts of patches; see `chunkflow_py.run.ledger.ledger_record.Record`.
+        missing_blocks: number of input blocks that were not stored and were read as the fill value.
+        patches: numbers of computed and exchanged patches; see the attribute `patches` of
+            `chunkflow_py.run.ledger.ledger_record.Record`.
         began: time at which each operator began, in seconds since 1970, with the name of the
             operator as key.
     """
@@ -358,8 +359,8 @@ class TaskFeed(SourceBase):
     """The tasks that the supervisor sends; the source of the pipeline.
 
     Attributes:
-        boxes: boxes of all tasks, if they are known; the function that makes the pipeline sets
-            them.
+        boxes: boxes of all tasks, set by the function that makes the pipeline; ``None`` if the
+            boxes are unknown.
     """
 
     boxes: Boxes | None = hook_value(None)
@@ -463,7 +464,7 @@ class PatchCounter:
         self._reported: Counter[str] = Counter()
 
     def counted(self, ended: TaskEnded) -> TaskEnded:
-        """Return *ended*, with the counts of patches if the task is done or skipped."""
+        """Return *ended*, with the numbers of patches if the task is done or skipped."""
         if not self._hooks or ended.state not in ("done", "skipped"):
             return ended
         counts: Counter[str] = Counter()
@@ -475,7 +476,7 @@ class PatchCounter:
 
 
 def task_ended(task: Task, lease: ProcessLease) -> TaskEnded:
-    """Return the message about the end of a task.
+    """Return the message that *task* has reached the end of the pipeline.
 
     If the outcome cannot be described, for example because a plugin has stored invalid values in
     the task, the task counts as ``failed``.
@@ -538,7 +539,8 @@ def send(connection: Connection, messages: object) -> None:
 class Sender:
     """Sends messages in its own thread; messages that arrive together are sent in one batch.
 
-    If sending fails, the process exits. Otherwise, the supervisor would wait forever for outcomes.
+    If sending fails, the process exits, because the supervisor would wait forever for outcomes that
+    cannot be sent.
     """
 
     def __init__(self, connection: Connection) -> None:
