@@ -11,7 +11,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 @given(SEEDS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_any_history_gives_the_bytes_of_one_task(seed):
     """A sample: kills, duplicates, lost and damaged parts, workers that interleave."""
     check_history(seed)

@@ -163,7 +163,7 @@ def window_sums(case):
 @pytest.mark.parametrize(
     ("case", "size", "passes"),
     [
-        ("plain", (14, 18, 13), ()),
+        ("plain", (14, 27, 13), ()),
         ("plain", (7, 9, 13), ONE_PASS),
         ("residual", (5, 7, 11), ONE_PASS),
         ("flat", (8, 3, 9), ONE_PASS),
@@ -181,7 +181,7 @@ def test_tasks_write_the_bytes_of_one_task(case, size, passes, model):
     whole = result("whole.h5")
     domain = BoundingBox.from_size((0, 0, 0), CASES[case]["size"])
     boxes = list(BoxGrid.covering(domain, Zyx(*size), respect_stop=True))
-    assert len(boxes) >= 4
+    assert len(boxes) > 1
     for number, box in enumerate(boxes):
         words = ["create-bbox", "-s", *box.start, "-p", *box.stop, "load-h5", "-f", "image.h5",
                  "--expand-margin-size", "auto", *more,

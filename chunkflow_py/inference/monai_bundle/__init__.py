@@ -8,6 +8,7 @@ bundle_files            find and read the files in a folder or zip
 bundle_config           read values of the config: follow references, never evaluate expressions
 bundle_transforms       read the transforms before and after the network
 bundle_orientation      compare the axes of the network with those of a patch
+bundle_spacing          resample the image as the transform `Spacing` does
 bundle_network          choose the weights, make the network, and reorder the axes of its arrays
 bundle                  read the whole bundle: `read_bundle`
 bundle_options          complete the options of `inference` from a bundle
