@@ -240,9 +240,9 @@ class Scale(NamedTuple):
         if any(value.denominator != 1 for value in moved):
             needed = [factor.denominator for factor in self]
             msg = (
-                f"an offset of {offset} (zyx) voxels of the resampled volume is not a whole number "
-                f"of voxels of the pipeline's input, because one resampled voxel is {self} input "
-                f"voxels; use multiples of {needed}, or move the boxes before resampling"
+                f"an offset of {offset} (zyx) resampled voxels is not a whole number of input "
+                f"voxels, because one resampled voxel is {self} input voxels; use an offset of "
+                f"multiples of {needed} resampled voxels, or put the operator in front of resample"
             )
             raise GeometryError(msg)
         return Zyx(*map(int, moved))

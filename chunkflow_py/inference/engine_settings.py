@@ -160,9 +160,9 @@ class EngineSettings:
         bounded = kind is None or MEANING[kind].bounded or self.activation != "none"
         if self.output_dtype == "uint8" and not bounded:
             msg = (
-                f"--output-dtype uint8 stores values in [0, 1], but --output-kind {kind}{whose} "
-                "is unbounded; use --output-dtype float16 or float32, or --activation sigmoid or "
-                "softmax"
+                "--output-dtype uint8 scales values from [0, 1] to 0-255, but --output-kind "
+                f"{kind}{whose} is unbounded; use --output-dtype float16 or float32, or "
+                "--activation sigmoid or softmax"
             )
             raise OptionError(msg)
         regions = len(self.region_labels)

@@ -242,7 +242,7 @@ class PatchLoader:
         self._thread = device.thread("gather") if ahead else None
 
     def open(self, patches: PatchSource) -> Batches:
-        """Return the batches of *patches*; sources are processed in the order of the calls."""
+        """Return the batches of *patches*; earlier calls of `open` have priority over this call."""
         stop = Event()
         batches = self._filled(patches, stop)
         if self._thread is None:

@@ -81,7 +81,10 @@ class PostDetector(OperatorBase):
         return box.grow((reach,) * 3)
 
     def __call__(self, task: Task) -> Task:
-        """Add the synapses with points to *task*, or ``None`` if *task* lacks T-bars or a map."""
+        """Add the synapses to *task*, with the postsynaptic points that were found.
+
+        If *task* has no T-bars, or no map in which to find points, ``None`` is added instead.
+        """
         from chunkflow_py.core.synapses import Synapses
 
         if task[self.synapses_name] is None or task[self.input_name] is None:

@@ -9,10 +9,10 @@ Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 64 25
 This is a step of segment-affinity, between solve-labels and merge-regions. At first, each fragment
 is a region. Regions A and B are merged if B is the neighbour to which A has the highest mean
 affinity, and A is the neighbour to which B has the highest mean affinity. Voxels outside of the
-task are not known; if these voxels could change the order of the neighbours, A and B are not
-merged. A contact is the sum and the number of the affinities between two regions. The contacts
-between the merged regions are stored for merge-regions. The contacts between the original fragments
-are stored for cut-hierarchy.
+task are not known; if these voxels could change which neighbour has the highest mean affinity, A
+and B are not merged. A contact is the sum and the number of the affinities between two regions. The
+contacts between the merged regions are stored for merge-regions. The contacts between the original
+fragments are stored for cut-hierarchy.
 """
 
 from __future__ import annotations

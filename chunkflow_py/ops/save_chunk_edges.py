@@ -154,7 +154,8 @@ class ChunkEdgeSaver(OperatorBase):
         if chunk.domain != domain:
             msg = (
                 f"chunk {name!r} has the bounds {chunk.domain}, but the supervoxels have {domain} "
-                "(zyx, voxels); load four volumes with the same bounds"
+                "(zyx, voxels); load the fragments, supervoxels, segments and affinities from "
+                "volumes with the same bounds"
             )
             raise ChunkError(msg)
         if not chunk.bbox.contains(around):

@@ -194,7 +194,7 @@ class StoreContract:
         assert sorted(store.list("nothing/here")) == []
 
     def test_neighbours(self, store, url):
-        """A store does not list objects of another store whose URL begins with the same text."""
+        """A store at ``…/a`` does not list the objects of a store at ``…/ab``."""
         open_store(f"{url}2").put("key", b"2")
         store.put("key", b"1")
         assert list(store.list()) == ["key"]

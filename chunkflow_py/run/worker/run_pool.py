@@ -234,8 +234,9 @@ class RunPool:
     def _has_tasks(run: RunDirectory, step: str) -> bool:
         """Return whether a run needs a worker.
 
-        A run needs a worker if a message waits in its queue, or if the tasks of *step* were not
-        sent yet. A run with an empty queue also needs a worker, which records the end of *step*.
+        A run needs no worker while all its remaining tasks are being processed: *step* was sent,
+        its queue has leased messages, but no message waits. If the queue is empty, a worker is
+        needed to record the end of *step*.
         """
         if step != run.spec.first and not run.is_sent(step):
             return True

@@ -221,7 +221,8 @@ def stops_on_signals(code: int) -> Iterator[None]:
     supervisor restores these handlers.
 
     Args:
-        code: exit code of the process if it has not ended `GRACE_S` seconds after the first signal.
+        code: exit code of the process, if a second signal or a time limit ends it. The limit is
+            `GRACE_S` seconds after the first signal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -202,7 +202,10 @@ class GraphStore:
             VolumeError: no settings were given, and no object has been read yet.
         """
         if self.settings is None:
-            msg = f"the settings of the graph in {self.store.url} are not known yet"
+            msg = (
+                f"the graph in {self.store.url} contains no file with its settings; run the tasks "
+                "that write the graph first"
+            )
             raise VolumeError(msg)
         return self.settings
 
