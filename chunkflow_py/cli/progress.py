@@ -294,7 +294,10 @@ class PipelineProgress(Progress):
         return f"{self.ended}{total} task{'' if is_one else 's'}{_nonzero(counts)}"
 
     def activity_rows(self) -> Iterable[Row]:
-        """Return a row of the view for each stage or process, with its running operators."""
+        """Return a row with the running operators of each process.
+
+        If this process runs the tasks, there is a row for each stage (read, compute, write).
+        """
         yield from map(_process_row, self.processes)
         if self.processes:
             return

@@ -281,7 +281,7 @@ def network_files(network: dict[str, Any]) -> dict[str, str]:
         if (is_package(model) or is_bundle(model)) and suffix != ".zip":
             msg = (
                 f"model package {model} is a folder, but a run can include only single files; pack "
-                "the folder into a .zip file, without the folder itself, and give the "
+                "all files of the folder into a .zip file, at its top level, and give the "
                 ".zip file as --convnet-model"
             )
             raise OptionError(msg)

@@ -407,8 +407,9 @@ def _time_points(options: Mapping[str, Any]) -> TimePoints | None:
         return asked.time, asked.time
     if times is not None and options["bbox_file"] and options["chunk_size"] is None:
         msg = (
-            f"without --chunk-size, the boxes of {options['bbox_file']} are the tasks, with the "
-            "time points of the file; give --chunk-size, or leave out --time-points"
+            f"without --chunk-size, the tasks have the boxes and the time points of the file "
+            f"{options['bbox_file']}, so --time-points has no effect; give --chunk-size, or leave "
+            "out --time-points"
         )
         raise OptionError(msg)
     return times

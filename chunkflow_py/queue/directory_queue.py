@@ -501,7 +501,7 @@ def _make_empty(path: str) -> None:
 
 
 def read_texts(path: str) -> list[str] | None:
-    """Read the texts of a pack's messages; return ``None`` if the file does not exist."""
+    """Read the texts of all messages in the file *path*; ``None`` if it does not exist."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:

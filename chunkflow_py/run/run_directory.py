@@ -18,8 +18,8 @@
 <run>/exchange/<step>-<hash>/…        patches that tasks exchange: `chunkflow_py.run.exchange_store`
 ```
 
-Stored names call steps ``stages``. The store must support put-if-absent, a write that does nothing
-if the object exists; `check_store` tests this.
+In these names, ``stages`` means steps. The store must support put-if-absent, a write that does
+nothing if the object exists; `check_store` tests this.
 """
 
 from __future__ import annotations

@@ -377,7 +377,7 @@ def _refuse_unknown(here: ConfigField) -> NoReturn:
 
 
 def preprocessing(transforms: list[ConfigField], bundle: str, channels: int) -> Preprocessing:
-    """Return the settings that replace the transforms before the network.
+    """Return settings of the engine that do what the transforms before the network do.
 
     Args:
         transforms: fields of the transforms, in order.

@@ -182,8 +182,9 @@ def contacts_in(
     for name, chunk in (("fragments", fragments), ("affinities", affinity)):
         if not chunk.bbox.contains(around):
             msg = (
-                f"the contacts in {box} need the {name} in {around}, but only {chunk.bbox} was "
-                "loaded (zyx, voxels); add --expand-margin-size auto to the loader"
+                f"to find touching fragments in {box}, this task needs the {name} in {around}, but "
+                f"only {chunk.bbox} was loaded (zyx, voxels); add --expand-margin-size auto to the "
+                "loader"
             )
             raise GeometryError(msg)
     labels = single_channel(fragments.cut(around).array)

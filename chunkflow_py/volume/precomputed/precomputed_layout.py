@@ -200,9 +200,9 @@ class PrecomputedLayout(BlockLayout):
         return [*([""] if self._extension else [".gz"]), *(rest if self._has_others else ())]
 
     def _extensions(self, first: str) -> list[str]:
-        """Return the extensions that a block may have, beginning with *first*.
+        """Return the file extensions that a block may have; *first* is the first item.
 
-        In buckets, blocks have no extension.
+        In a bucket, names of blocks have no extension, and the list has one empty item.
         """
         if not self._is_local:
             return [""]

@@ -8,9 +8,9 @@ follow the conventions of funlib, xarray or chunkflow 1.x. Positions are affine 
 
     physical = scale · index + translation    ->    voxel_offset = translation / scale, rounded
 
-Other programs may store the position of the corner of the first voxel instead of its centre. After
-rounding, the offset is the same. This package writes positions of voxel centres, and the centre of
-voxel 0 of mip 0 is at 0:
+Some programs store the centre of the first voxel, with the centre of voxel 0 at 0; others store its
+corner, with the corner of voxel 0 at 0. Both give the same offset. This package writes positions of
+voxel centres, and the centre of voxel 0 of mip 0 is at 0:
 
 ```
 mip 0   |·|·|·|·|·|·|·|·|      voxels; each dot is the centre of a voxel
