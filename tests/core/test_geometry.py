@@ -387,7 +387,7 @@ def test_scales():
     assert str(scale) == "(3, 5/2, 1)"
     assert scale.turned((2, 0, 1)) == Scale.of((1, 3, "5/2"))
     assert scale.whole_offset(Zyx(1, 2, 3)) == (3, 5, 3)
-    with pytest.raises(GeometryError, match="use multiples of"):
+    with pytest.raises(GeometryError, match="use an offset of multiples of"):
         scale.whole_offset(Zyx(0, 1, 0))
     for wrong in ((1, 1), (0, 1, 1), ("a", 1, 1), ("1/0", 1, 1)):
         with pytest.raises(GeometryError, match="three positive fractions"):

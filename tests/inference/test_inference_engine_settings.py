@@ -41,7 +41,7 @@ def test_what_comes_out(more, channels, dtype, kind):
     [
         ({"num_input_channels": 0}, "num_input_channels is 0; it must be at least 1"),
         ({"output_kind": "vector", "num_output_channels": 4}, "three channels .* output has 4"),
-        ({"output_kind": "embedding", "output_dtype": "uint8"}, "uint8 stores .* or --activation"),
+        ({"output_kind": "embedding", "output_dtype": "uint8"}, "uint8 scales .* or --activation"),
         ({"output_dtype": "argmax", "num_output_channels": 257}, "2 to 256 .* has 257"),
         (
             {"output_dtype": "argmax", "num_output_channels": 2, "mask_myelin_threshold": 0.5},

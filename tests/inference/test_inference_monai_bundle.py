@@ -312,7 +312,7 @@ def test_only_torchscript_is_code(tmp_path):
     assert network_files({"model": data}) == {data: "data"}
     assert network_files({"model": data, "trust_weights": True}) == {data: "code"}
     assert network_files({"model": code}) == {code: "code"}
-    with pytest.raises(OptionError, match=r"pack the folder into a \.zip"):
+    with pytest.raises(OptionError, match=r"pack all files of the folder into a \.zip"):
         network_files({"model": str(tmp_path / "a" / "bundle")})
 
 
