@@ -135,7 +135,7 @@ def test_corners_move_by_whole_voxels_of_tasks_only(tmp_path):
     run(*line, "2", "0", "0", "2")
     done = CliRunner().invoke(cli, [*line, "3", "0", "0", "3"])
     assert done.exit_code
-    assert "use multiples of [1, 1, 2]" in done.output
+    assert "use an offset of multiples of [1, 1, 2]" in done.output
 
 
 def test_messages_say_what_to_change(tmp_path):
