@@ -373,7 +373,7 @@ class Inferencer(OperatorBase):
 
         Args:
             chunk: (z, y, x) or (c, z, y, x), not yet normalised.
-            bbox: box of the task (default: the domain of the chunk).
+            bbox: box of the task (default: `Chunk.domain`, the bounds of the volume).
 
         Returns:
             (c, z, y, x) of the output dtype. If the network has several outputs, a dict from the
@@ -400,7 +400,7 @@ class Inferencer(OperatorBase):
 
         Args:
             chunk: (z, y, x) or (c, z, y, x), not yet normalised.
-            bbox: box of the task (default: the domain of the chunk).
+            bbox: box of the task (default: `Chunk.domain`, the bounds of the volume).
             stop: event; if the caller sets this event, the computation stops after the current
                 batch.
         """
