@@ -19,9 +19,11 @@ from rigs.variants import gate_runs
 from torch import nn
 
 from chunkflow_py.errors import ModelError, OptionError
+from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.model_files import run_model_file
 from chunkflow_py.inference.backends.network_export import quiet
 from chunkflow_py.inference.models.rsunet import RSUNet
+from chunkflow_py.testing.backend_contract import BackendContract
 
 ROOT = Path(__file__).parents[2]
 SHAPE = (2, 1, 8, 32, 32)
@@ -132,6 +134,37 @@ def run(network, image):
 def sha256(tensor):
     """Return the hash of the bytes of *tensor*."""
     return hashlib.sha256(tensor.contiguous().numpy().tobytes()).hexdigest()
+
+
+NETWORK = """
+import torch
+
+torch.manual_seed(0)
+InstantiatedModel = torch.nn.Sequential(
+    torch.nn.Conv3d(1, 8, 3, padding=1), torch.nn.ELU(), torch.nn.Conv3d(8, 3, 3, padding=1),
+    torch.nn.Sigmoid(),
+)
+"""
+
+
+class ConvertedBackendContract(BackendContract):
+    """Promises of a backend whose library converts the network; inherit, and give `options`.
+
+    All tests of a class use one backend, because a conversion takes seconds.
+    """
+
+    options = {}
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def backend(cls, tmp_path_factory):
+        """Convert a network, with a cache of its own."""
+        folder = tmp_path_factory.mktemp("model")
+        (folder / "model.py").write_text(NETWORK)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("CHUNKFLOW_CACHE_DIR", str(folder / "cache"))
+            model = str(folder / "model.py")
+            return create_backend("pytorch", model=model, **cls.options, **cls().settings)
 
 
 class CoreContract:

@@ -7,27 +7,15 @@ import sys
 
 import pytest
 import torch
-from contracts.core_contract import SHAPE, CoreContract, batch, make, run
+from contracts.core_contract import SHAPE, ConvertedBackendContract, CoreContract, batch, make, run
 from torch import nn
 
 from chunkflow_py.errors import MissingExtraError, ModelError, OptionError
-from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends.onnx_core import OnnxCore
-from chunkflow_py.testing.backend_contract import BackendContract
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 for library in ("onnx", "onnxruntime", "onnxscript"):
     pytest.importorskip(library)
-
-NETWORK = """
-import torch
-
-torch.manual_seed(0)
-InstantiatedModel = torch.nn.Sequential(
-    torch.nn.Conv3d(1, 8, 3, padding=1), torch.nn.ELU(), torch.nn.Conv3d(8, 3, 3, padding=1),
-    torch.nn.Sigmoid(),
-)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -41,15 +29,10 @@ class TestOnnxCore(CoreContract):
     core_class = OnnxCore
 
 
-class TestOnnx(BackendContract):
+class TestOnnx(ConvertedBackendContract):
     """--backend onnxruntime."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def backend(cls, tmp_path_factory):
-        model = tmp_path_factory.mktemp("model") / "model.py"
-        model.write_text(NETWORK)
-        return create_backend("pytorch", model=str(model), backend="onnxruntime", **cls().settings)
+    options = {"backend": "onnxruntime"}
 
 
 @pytest.mark.skipif(

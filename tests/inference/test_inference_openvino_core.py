@@ -6,14 +6,22 @@ import sys
 
 import pytest
 import torch
-from contracts.core_contract import SHAPE, CoreContract, Looks, batch, make, ready, run, sha256
+from contracts.core_contract import (
+    SHAPE,
+    ConvertedBackendContract,
+    CoreContract,
+    Looks,
+    batch,
+    make,
+    ready,
+    run,
+    sha256,
+)
 from torch import nn
 
 from chunkflow_py.errors import MissingExtraError, ModelError, OptionError
-from chunkflow_py.inference.backend_factory import create_backend
 from chunkflow_py.inference.backends import openvino_core as openvino
 from chunkflow_py.inference.backends.openvino_core import OpenVinoCore
-from chunkflow_py.testing.backend_contract import BackendContract
 
 openvino_library = pytest.importorskip("openvino")
 
@@ -21,16 +29,6 @@ CAPABILITIES = openvino_library.Core().get_property("CPU", "OPTIMIZATION_CAPABIL
 needs_bfloat16 = pytest.mark.skipif(
     "BF16" not in CAPABILITIES, reason=f"the processor has no bfloat16, only {CAPABILITIES}"
 )
-
-NETWORK = """
-import torch
-
-torch.manual_seed(0)
-InstantiatedModel = torch.nn.Sequential(
-    torch.nn.Conv3d(1, 8, 3, padding=1), torch.nn.ELU(), torch.nn.Conv3d(8, 3, 3, padding=1),
-    torch.nn.Sigmoid(),
-)
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -45,33 +43,17 @@ class TestOpenVinoCore(CoreContract):
     core_class = OpenVinoCore
 
 
-class TestOpenVino(BackendContract):
+class TestOpenVino(ConvertedBackendContract):
     """--backend openvino."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def backend(cls, tmp_path_factory):
-        model = tmp_path_factory.mktemp("model") / "model.py"
-        model.write_text(NETWORK)
-        return create_backend("pytorch", model=str(model), backend="openvino", **cls().settings)
+    options = {"backend": "openvino"}
 
 
 @needs_bfloat16
-class TestOpenVinoBfloat16(BackendContract):
+class TestOpenVinoBfloat16(ConvertedBackendContract):
     """--backend openvino --dtype bfloat16."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def backend(cls, tmp_path_factory):
-        model = tmp_path_factory.mktemp("model") / "model.py"
-        model.write_text(NETWORK)
-        return create_backend(
-            "pytorch",
-            model=str(model),
-            backend="openvino",
-            dtype="bfloat16",
-            **cls().settings,
-        )
+    options = {"backend": "openvino", "dtype": "bfloat16"}
 
 
 @needs_bfloat16

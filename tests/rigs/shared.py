@@ -1,4 +1,4 @@
-"""Folders that the processes of one run of pytest share."""
+"""What takes seconds to make, made once for all processes of one run of pytest."""
 
 from __future__ import annotations
 
@@ -9,16 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-
-def shared_folder(factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of one run of pytest that all its processes share.
-
-    Args:
-        factory: the fixture ``tmp_path_factory``.
-    """
-    folder = factory.getbasetemp()
-    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
 def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
@@ -33,7 +23,10 @@ def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path
         build: function that gets an empty folder and fills it. Absolute paths that it stores lead
             to that folder, which tests must not change.
     """
-    source = shared_folder(factory) / f"built-{name}"
+    folder = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    source = folder / f"built-{name}"
     with source.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = source.with_suffix(".done")
