@@ -62,7 +62,8 @@ class ObjectMasker(OperatorBase):
         dust_size_threshold: remove objects with fewer voxels in the chunk than this.
         selected_obj_ids: ids to keep, separated by commas, or path or URL of a JSON file that holds
             a list of ids; with ``None``, all are kept.
-        keeps_voxels: whether the output has the dtype, the channels and the kind of the input.
+        keeps_voxels: whether the output has the dtype, channels and kind (such as segmentation) of
+            the input.
     """
 
     dust_size_threshold: int | None = None

@@ -7,12 +7,13 @@ Example: chunkflow generate-tasks --volume-path affinity.zarr --chunk-size 64 25
   --task-size 64 256 256 --graph-path graph
 
 This is a step of segment-affinity, between solve-labels and merge-regions. At first, each fragment
-is a region. Regions A and B are merged if B is the neighbour to which A has the highest mean
-affinity, and A is the neighbour to which B has the highest mean affinity. Voxels outside of the
-task are not known; if these voxels could change which neighbour has the highest mean affinity, A
-and B are not merged. A contact is the sum and the number of the affinities between two regions. The
-contacts between the merged regions are stored for merge-regions. The contacts between the original
-fragments are stored for cut-hierarchy.
+is a region. Two regions are merged if each of them is the neighbour to which the other has the
+highest mean affinity. If voxels outside of the task could change which neighbour has the highest
+mean affinity, the two regions are not merged.
+
+A contact is the sum and the number of the affinities between two regions. The contacts between the
+merged regions are stored for merge-regions. The contacts between the original fragments are stored
+for cut-hierarchy.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class ContactMeasurer(OperatorBase):
         graph_path: URL of a folder or prefix for the graph.
         task_size: size of the tasks, voxels, zyx.
         max_threshold: regions are merged while 1 - mean affinity is at most this value.
-        layout: order of the affinity channels, and which of the two voxels that an affinity
-            connects stores the affinity.
+        layout: order of the affinity channels, and whether the upper or the lower of two
+            neighbouring voxels stores their affinity.
         input_name, affinity_name: names of the fragments and of the affinities.
         access: credentials and billing of requests to cloud storage.
     """
@@ -88,7 +89,7 @@ class ContactMeasurer(OperatorBase):
         Raises:
             OptionError: the tasks have no boxes.
         """
-        check_task_boxes(outline, "measure-contacts", "stores the contacts in the boxes of tasks")
+        check_task_boxes(outline, "measure-contacts", "measures contacts in the box of each task")
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
@@ -148,7 +149,7 @@ def command(
     graph_path: str, task_size: Zyx, max_threshold: float, input_name: str, affinity_name: str,
     **options: Any,
 ) -> ContactMeasurer:  # fmt: skip
-    """Return the operator, which opens its store for each task."""
+    """Return the operator."""
     return ContactMeasurer(
         graph_path, task_size, max_threshold, layout_from(options), input_name, affinity_name,
         access_from(options),

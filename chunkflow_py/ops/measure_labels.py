@@ -2,12 +2,11 @@
 
 Example: chunkflow load-zarr --store labels.zarr measure-labels --statistics-path objects.parts
 
-Each task stores the measures of its objects as one file below --statistics-path. On one machine,
-use the subcommand label-statistics instead: it measures a whole volume and writes one table. To
-measure on many machines, run measure-labels in a pipeline with submit. Then run label-statistics
-with the URL of --statistics-path as --parts, to combine the files of all tasks into a table. If a
-task is killed and runs again, its objects are counted once. The margin around a task's box is not
-measured.
+On one machine, use the subcommand label-statistics instead: it measures a whole volume and writes
+one table. To measure on many machines, run measure-labels in a pipeline with submit. Each task
+stores the measures of its objects as one file below --statistics-path URL. Then `label-statistics
+--parts URL` combines the files of all tasks into a table. If a task is killed and runs again, its
+objects are counted once. The margin around a task's box is not measured.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ class LabelMeasurer(OperatorBase):
 @click.option("--image-name", type=ItemName("in"),
               help="Name of a chunk whose intensities are measured.")
 def command(statistics_path: str, input_name: str, image_name: str | None) -> LabelMeasurer:
-    """Return the operator, which writes to its store in each task."""
+    """Return the operator."""
     # fmt: on
     from chunkflow_py.segmentation.labels.object_measures import KIND
     from chunkflow_py.store.task_counts import CountStore

@@ -8,8 +8,8 @@ not depend on how the volume was divided into tasks. The memory does not grow wi
 of annotations, but the annotations of any one segment must fit into memory. Temporary files take
 about three times the space of the annotations.
 
-In a run, make merge-annotations a step with a single task:
-`then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 merge-annotations ...`.
+With submit, give merge-annotations a pipeline of its own, with a single task: `submit ... then
+generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 merge-annotations ...`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def merge_annotations(
     Args:
         parts_path: URL of the annotations that save-annotations stored.
         annotations_path: URL of a folder or prefix for the precomputed annotations.
-        settings: cells of the spatial index, sharding, and rules for missing tasks.
+        settings: cells of the spatial index, sharding, and whether tasks may be missing.
         access: credentials and billing of requests to cloud storage.
 
     Returns:
@@ -75,7 +75,7 @@ class AnnotationMerger(OperatorBase):
     Attributes:
         parts_path: URL of the annotations that save-annotations stored.
         annotations_path: URL of a folder or prefix for the precomputed annotations.
-        settings: cells of the spatial index, sharding, and rules for missing tasks.
+        settings: cells of the spatial index, sharding, and whether tasks may be missing.
         access: credentials and billing of requests to cloud storage.
     """
 
@@ -123,14 +123,14 @@ class AnnotationMerger(OperatorBase):
 @click.option("--annotations-path", "-a", required=True, metavar="URL",
               help="Folder or prefix to write the precomputed annotations to.")
 @click.option("--limit", type=click.IntRange(min=1), default=1000, show_default=True,
-              help="Largest number of annotations in a cell of the spatial index; the finest level "
-                   "takes all that remain.")
+              help="Largest number of annotations in a cell of the spatial index; cells of the "
+                   "finest level have no limit.")
 @zyx_option("--cell-size", minimum=1, default=(32, 32, 32), show_default=True,
             help="Smallest size of a cell of the spatial index, voxels, zyx.")
 @click.option("--sharded/--unsharded", default=True, show_default=True,
-              help="Write shards, or one object for each annotation, segment and cell.")
+              help="Write shards, or one file for each annotation, segment and cell.")
 @click.option("--allow-missing/--complete", default=False, show_default=True,
-              help="Merge although tasks have stored nothing, because they were skipped.")
+              help="Merge even if some tasks, such as skipped tasks, have stored nothing.")
 @click.option("--scratch-path", type=click.Path(file_okay=False, exists=True), default=None,
               help="Local folder for temporary files.  [default: that of the system]")
 @access_options()
@@ -138,7 +138,7 @@ def command(
     parts_path: str, annotations_path: str, limit: int, cell_size: Zyx, sharded: bool,
     allow_missing: bool, scratch_path: str | None, **options: Any,
 ) -> AnnotationMerger:
-    """Return the operator, which opens its stores when it runs."""
+    """Return the operator."""
     # fmt: on
     from chunkflow_py.volume.precomputed.annotation_merge import MergeSettings
 

@@ -79,7 +79,7 @@ class RegionMerger(OperatorBase):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Check that tasks have boxes, and store these boxes.
+        """Check that tasks have boxes, and keep these boxes for the estimate of memory.
 
         Args:
             outline: what the pipeline knows about its tasks before the first task runs.
@@ -87,7 +87,7 @@ class RegionMerger(OperatorBase):
         Raises:
             OptionError: the tasks have no boxes.
         """
-        check_task_boxes(outline, "merge-regions", "merges the regions in the boxes of tasks")
+        check_task_boxes(outline, "merge-regions", "merges regions in the box of each task")
         self._boxes = outline.boxes
 
     @hook
@@ -140,7 +140,8 @@ class RegionMerger(OperatorBase):
 @operator("write")
 @graph_option()
 @click.option("--level", type=click.IntRange(min=1), required=True,
-              help="Number of the level; its boxes are 2^level tasks long.")  # fmt: skip
+              help="Number of the merge level; along each axis, a box spans 2^level "
+                   "tasks.")  # fmt: skip
 @task_size_option()
 @click.option("--hierarchy-path", metavar="URL",
               help="Folder or prefix for the hierarchy of all merges; give it for the last level, "
@@ -149,5 +150,5 @@ class RegionMerger(OperatorBase):
 def command(
     graph_path: str, level: int, task_size: Zyx, hierarchy_path: str | None, **options: Any
 ) -> RegionMerger:
-    """Return the operator, which opens its store for each task."""
+    """Return the operator."""
     return RegionMerger(graph_path, level, task_size, hierarchy_path, access_from(options))

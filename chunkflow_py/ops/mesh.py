@@ -6,13 +6,13 @@ Example: chunkflow submit generate-tasks --volume-path seg --chunk-size 64 512 5
 
 Each task writes a mesh fragment for each of its objects. With a margin of one voxel, which the
 loader reads with --expand-margin-size auto, fragments of neighbouring tasks join without a gap.
-Surfaces are closed where the volume ends. --output-path is a precomputed volume or a folder of
-meshes; for a volume, the operator records the name of the mesh folder in the info file. Coordinates
-are global, in nanometres, in the order xyz, as in Neuroglancer and igneous.
+Surfaces are closed where the volume ends. --output-path is a precomputed volume or a folder for
+meshes. If it is a volume, its info file gets the name of the mesh folder. Coordinates are global,
+in nanometres, in the order xyz, as in Neuroglancer and igneous.
 
-Precomputed fragments are named ID:0:BOX, and mesh-manifest lists them for Neuroglancer. Files of
-other formats are named ID_BOX.ply and ID_BOX.obj, or ID.ply and ID.obj if one task covers the whole
-volume.
+The precomputed fragments of an object are named ID:0:BOX. mesh-manifest lists the fragments for
+Neuroglancer. Files of other formats are named ID_BOX.ply and ID_BOX.obj, or ID.ply and ID.obj if
+one task covers the whole volume.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     "--mip",
     "-m",
     type=click.IntRange(min=0),
-    help="Level of the volume at --output-path that has the chunk's voxel size.  [default: found "
+    help="Level of the volume at --output-path from which the chunk was loaded.  [default: found "
     "from the voxel size]",
 )
 @floats_option(
@@ -107,7 +107,8 @@ def mesh(chunk: Chunk, **settings: Any) -> dict[int, Mesh]:
     "--manifest/--no-manifest",
     default=False,
     show_default=True,
-    help="Also add each fragment to the manifest of its object; mesh-manifest is faster.",
+    help="Also list each fragment in the manifest of its object; it is faster to run mesh-manifest "
+    "afterwards.",
 )
 @click.option(
     "--shard/--no-shard",

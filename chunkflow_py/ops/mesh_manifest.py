@@ -4,8 +4,8 @@ Example: chunkflow mesh-manifest --volume-path precomputed://file:///data/seg --
 
 After the command mesh, each object needs a manifest: the file ID:0, which lists the fragments of
 the object. The objects are divided into tasks by the first digits of their ids. With --digits 2,
-there are 100 tasks: --prefix 70 runs the task of the objects 70, 700, 7012 and so on. An id of a
-single digit has a task of its own: --prefix 7 runs the task of object 7 only.
+there are 100 tasks: --prefix 70 runs the task of the objects 70, 700, 7012 and so on. Each object
+with a shorter id has its own task: --prefix 7 runs the task of object 7 only.
 
 With --multires, the tasks write meshes with several levels of detail (Draco) instead of manifests.
 A viewer loads such meshes in parts. The tasks also record the folder of these meshes in the info
@@ -15,7 +15,8 @@ With --shards 16, the meshes with several levels of detail are stored in 16 file
 of the object id selects the shard of an object. There is one task for each shard, and --prefix 5
 runs the task of shard 5.
 
-In a run: chunkflow submit ... mesh --output-path seg then mesh-manifest --volume-path seg
+To run both commands on many machines, submit them together: `chunkflow submit ... mesh
+--output-path seg then mesh-manifest --volume-path seg`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def mesh_manifest(
     multires: bool = False,
     shards: int | None = None,
 ) -> ManifestTasks:
-    """Return the source of the tasks that write manifests; call ``source.work`` for each task.
+    """Return the tasks that write manifests; ``result.work(task)`` runs a task.
 
     Args:
         url: URL of a folder of meshes, or of a precomputed volume whose info file names such a
@@ -78,7 +79,7 @@ def mesh_manifest(
     "--disbatch/--no-disbatch",
     default=False,
     show_default=True,
-    help="Run only the task whose number disBatch gives to this process.",
+    help="Run only the task that disBatch assigns to this process.",
 )
 @click.option(
     "--digits",
@@ -114,7 +115,7 @@ def command(
     multires: bool,
     shards: int | None,
 ) -> ManifestTasks:
-    """Return the source of the tasks; the volume is not opened until the pipeline starts."""
+    """Return the source of the tasks, which opens the volume when the pipeline starts."""
     from chunkflow_py.volume.location import Location
 
     if multires or shards is not None:

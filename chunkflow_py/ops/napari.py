@@ -2,9 +2,9 @@
 
 Example: chunkflow load-h5 --file-name raw.h5 napari --inputs chunk
 
-The pipeline continues when the window is closed. Coordinates are nanometres, zyx; affinities x, y,
-z are red, green and blue layers. This operator needs pip install 'chunkflow_py[napari]'. On a
-machine without a screen, use neuroglancer or preview.
+The pipeline continues when the window is closed. Coordinates are nanometres, zyx. Each channel of
+an affinity map is a layer: x is red, y is green, and z is blue. This operator needs pip install
+'chunkflow_py[napari]'. On a machine without a screen, use neuroglancer or preview.
 """
 
 from __future__ import annotations

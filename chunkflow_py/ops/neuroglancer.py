@@ -3,9 +3,9 @@
 Example: chunkflow load-h5 --file-name raw.h5 neuroglancer --inputs chunk --open
 
 The operator prints the address of the viewer; Ctrl-C ends the view, and the pipeline continues.
-Only this machine can connect, unless --bind-address allows others. Affinities x, y, z are red,
-green and blue. A double click on a segment selects the segment and shows its mesh, which is
-computed from the chunk or read from --mesh-path.
+Other machines can connect only with --bind-address. Affinities along x are shown in red, along y in
+green, and along z in blue. A double click on a segment selects the segment and shows its mesh,
+which is computed from the chunk or read from --mesh-path.
 
 With --volume-path, the viewer shows stored volumes of any size without loading them first. The page
 in the browser reads only the visible blocks, at the resolution level that is shown. Each channel is
@@ -111,8 +111,8 @@ def _inputs(
     "--volume-path",
     type=NAMES,
     is_eager=True,
-    help="Stored volumes (OME-Zarr, precomputed or N5) to show from where they are, separated by "
-    "commas.",
+    help="Stored volumes (OME-Zarr, precomputed or N5) to show without loading them first, "
+    "separated by commas.",
 )
 @floats_option(
     "--voxel-size", "-v", help="Edge lengths of a voxel, nm, zyx.  [default: as in the chunk]"
@@ -133,8 +133,8 @@ def _inputs(
 )
 @click.option(
     "--mesh-path",
-    help="Folder of meshes, in any store; shown in the first segmentation or, if there is none, in "
-    "a separate layer.",
+    help="Path or URL of a folder of meshes. The meshes are shown in the layer of the first "
+    "segmentation or, if there is no segmentation, in a separate layer.",
 )
 @server_options()
 def command(

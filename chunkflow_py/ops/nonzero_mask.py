@@ -28,7 +28,7 @@ def nonzero_mask(chunk: Chunk, *, inverse: bool = False) -> Chunk:
         inverse: return a mask that is 1 where all channels are 0.
 
     Returns:
-        A chunk (z, y, x) of the kind segmentation, uint8, with the values 0 and 1.
+        A chunk (z, y, x), uint8, with the values 0 and 1. Its kind is ``segmentation``.
     """
     array = chunk.array if chunk.ndim == 4 else chunk.array[None]
     mask = array.any(axis=0)

@@ -3,10 +3,11 @@ r"""Clip histogram tails of slices; stretch the rest.
 Example: chunkflow load-h5 --file-name raw.h5 normalize-contrast --lower-clip-fraction 0.01 \
   save-h5 --file-name n.h5
 
-Without --levels, the histograms are computed from each chunk, so the chunks of one slice differ in
-contrast. If a volume is divided into chunks, first run compute-statistics --statistics-path URL and
-give this URL as --levels: the histograms of whole slices do not depend on how the volume is
-divided. The URL of luminance levels of igneous (LAYER/levels/MIP) is also accepted as --levels.
+Without --levels, the histograms are computed from each chunk, so two chunks that contain parts of
+the same slice differ in contrast. If a volume is divided into chunks, first run compute-statistics
+--statistics-path URL, and then normalize-contrast --levels URL. The histograms of whole slices do
+not depend on how the volume is divided. --levels also accepts the URL of the luminance levels that
+igneous computes (LAYER/levels/MIP).
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ def normalize_contrast(
     result = clip((value - lower) * maxval / (upper - lower), minval, maxval)
     ```
 
-    *lower* is the largest intensity such that at most *lower_clip_fraction* of the voxels are equal
-    or darker. *upper* is the largest intensity such that at most 1 - *upper_clip_fraction* of the
-    voxels are equal or darker. These limits and the formula are as in igneous and chunkflow 1.x.
-    Voxels of value 0 are taken to lie outside of the tissue and are not counted. A slice in which
-    *lower* equals *upper*, such as a slice of zeros, is not changed.
+    *lower* is the largest intensity L for which the fraction of voxels with intensities from 1 to L
+    is at most *lower_clip_fraction*. *upper* is the largest intensity U for which the fraction of
+    voxels with intensities from 1 to U is at most 1 - *upper_clip_fraction*. Voxels of value 0 are
+    assumed to lie outside of the tissue and are not counted. These limits and the formula are as in
+    igneous and chunkflow 1.x. A slice in which *lower* equals *upper*, such as a slice of zeros, is
+    not changed.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), uint8 or uint16; each channel has its own histograms.
@@ -112,7 +114,8 @@ class ContrastNormalizer(OperatorBase):
     options: dict[str, Any]
     levels: SectionLevels | None = None
     cut_remedy: str | None = field(
-        default="run compute-statistics on the volume, and give --levels", metadata=HOOK
+        default="run compute-statistics on the volume, and give the URL of its output as --levels",
+        metadata=HOOK,
     )
     keeps_voxels: ClassVar[bool] = hook_value(True)
 

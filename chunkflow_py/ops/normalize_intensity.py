@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @makes(lambda read: read._replace(dtype="float32"), is_local=True)
 def normalize_intensity(chunk: Chunk) -> Chunk:
-    """Return *chunk* with each voxel v mapped to 2·v/max - 1; max is the largest value of its type.
+    """Return *chunk* scaled linearly to [-1, 1].
+
+    A voxel v becomes 2·v/max - 1, where max is the largest value of the chunk's dtype.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), uint8 or another unsigned integer type.

@@ -5,9 +5,9 @@ Example: chunkflow load-h5 --file-name raw.h5 normalize-section-shang --nominalm
 
 The smallest intensity of a slice is assumed to mean blank voxels, and the largest intensity
 saturated voxels. The slice is therefore stretched between the second smallest and the second
-largest intensity. The two intensities are computed from each chunk, so the chunks of one slice
-differ in contrast. If a volume is divided into chunks, use normalize-contrast --levels. The result
-is float32.
+largest intensity. These extremes are computed from each chunk, so two chunks that contain parts of
+the same slice differ in contrast. If a volume is divided into chunks, use normalize-contrast
+--levels. The result is float32.
 """
 
 from __future__ import annotations

@@ -5,10 +5,11 @@ Example: chunkflow create-chunk \
 
 The file defines a function execute(*items, **arguments). chunkflow searches the working directory
 and $CHUNKFLOW_PLUGIN_DIR for the file. Give the arguments as options, such as `--size 3 1 1`, or
-all together in --args; `plugin --file my_filter.py --help` lists the arguments. Besides names of
-items, --input-names accepts bbox, log and None. --file may also be a file with an operator (see
-`chunkflow new-operator --help`), or the name of an operator: `plugin --file agglomerate --threshold
-0.7`.
+all together in --args; `plugin --file my_filter.py --help` lists the arguments.
+
+Besides names of items, --input-names accepts bbox (the task's box), log (the times, box and device
+of the task) and None (Python's None). --file may also be a file with an operator (see `chunkflow
+new-operator --help`), or the name of an operator: `plugin --file agglomerate --threshold 0.7`.
 """
 
 from __future__ import annotations
@@ -87,13 +88,13 @@ class Plugin(OperatorBase):
     @property
     @hook
     def needed_files(self) -> dict[str, str]:
-        """Path of the Python file, which workers on other machines need, as ``{path: "code"}``."""
+        """The Python file, which workers need: a dict from its path to ``code``."""
         return plugin_files(self.name, self.path)
 
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """Text that names the plugin; the code of the plugin is not part of chunkflow_py."""
+        """Description of the plugin, whose code is not part of chunkflow_py."""
         return (f"the plugin {self.name}",)
 
     def __enter__(self) -> Plugin:

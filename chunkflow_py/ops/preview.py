@@ -130,7 +130,7 @@ class PreviewSaver(OperatorBase):
     "-o",
     default="preview.png",
     show_default=True,
-    help="PNG file, in any store, or prefix for one file per task.",
+    help="Path or URL of a PNG file, or prefix for one file per task.",
 )
 @click.option(
     "--width",
@@ -150,8 +150,8 @@ class PreviewSaver(OperatorBase):
     nargs=2,
     type=click.FloatRange(0, 100),
     metavar="LOW HIGH",
-    help="Percentiles of each channel to show as black and white.  [default: 1 99.5; uint8 and "
-    "maps: whole range]",
+    help="Percentiles of each channel to show as black and white.  [default: 1 99.5; the whole "
+    "range for uint8 chunks and for probability and affinity maps]",
 )
 def command(
     inputs: tuple[str, ...],

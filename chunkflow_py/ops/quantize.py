@@ -35,12 +35,12 @@ def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
 
     Args:
         chunk: an affinity map (3, z, y, x) with channels x, y, z, or a probability map (z, y, x)
-            or (1, z, y, x). The values p are floats in [0, 1], or unsigned integers divided by the
-            largest integer of their type.
+            or (1, z, y, x). If the voxels are floats, p is the voxel. If the voxels are unsigned
+            integers, p is the voxel divided by the largest integer of its type.
         mode: channels of an affinity map to use: the mean of x and y (``xy``), or z (``z``).
 
     Returns:
-        A chunk (z, y, x), uint8, of kind image; 255·p is rounded half to even.
+        A chunk (z, y, x), uint8, of the kind ``image``; 255·p is rounded half to even.
 
     Raises:
         ChunkError: the chunk has neither 1 nor 3 channels; its voxels are neither floats nor
@@ -51,7 +51,8 @@ def quantize(chunk: Chunk, mode: Literal["xy", "z"] = "xy") -> Chunk:
     if chunk.channels not in (1, 3) or chunk.dtype.kind not in "fu":
         msg = (
             "quantize needs an affinity map (3, z, y, x) or a probability map (z, y, x) of floats "
-            f"or unsigned integers, but the chunk is {chunk.dtype} of shape {chunk.shape}"
+            f"or unsigned integers, but the chunk is {chunk.dtype} of shape {chunk.shape}; load "
+            "such a map, or keep one channel with select-channels"
         )
         raise ChunkError(msg)
     planes = chunk.array.reshape(chunk.channels, *chunk.size)

@@ -45,11 +45,11 @@ def relabel(
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels, integers.
         table: table of old and new ids; see `segmentation.labels.label_table.LabelTable`.
-        note: function that is called with arrays of the ids in the result; every id is passed at
-            least once.
+        note: function that receives all ids of the result, in one or several arrays; an id may
+            occur several times.
 
     Returns:
-        A chunk of the same shape, uint64, of kind segmentation.
+        A chunk of the same shape, uint64, of the kind ``segmentation``.
 
     Raises:
         ChunkError: the voxels are not labels.

@@ -4,10 +4,11 @@ Example: chunkflow load-h5 --file-name em.h5 --voxel-size 8 8 8 \
   resample --voxel-size 12 12 12 save-h5 --file-name coarse.h5
 
 Voxels are counted from the origin of the volume: voxel k of the result covers k·s to (k+1)·s, where
-s is the new voxel size. A voxel of the result is computed by the task whose box contains the centre
-of the voxel. If the factor between the voxel sizes is an integer, the voxel is computed by each
-task whose box the voxel touches. With --expand-margin-size auto, the result does not depend on the
-task grid. For integer factors, downsample is faster, and gives all combined voxels equal weights.
+s is the new voxel size. A task computes the new voxels whose centres lie in its box. Along an axis
+on which a new voxel is a whole number of old voxels long, a task computes all new voxels that lie
+at least partly in its box, so neighbouring tasks may compute the same voxel. With
+--expand-margin-size auto, the result does not depend on the task grid. For integer factors,
+downsample is faster, and gives all combined voxels equal weights.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     nargs=3,
     type=FractionType(),
     metavar="Z Y X",
-    help="Size of a voxel of the result in voxels of the input, zyx, such as 3/2 or 0.5; instead "
+    help="Voxel size of the result divided by that of the input, zyx, such as 3/2 or 0.5; instead "
     "of --voxel-size.",
 )
 @click.option(
@@ -43,9 +44,9 @@ if TYPE_CHECKING:
     type=click.Choice(["auto", "linear", "cubic", "nearest", "mode"]),
     default="auto",
     show_default=True,
-    help="linear, cubic: interpolate; where voxels become larger, also smooth. nearest: take the "
-    "voxel at the centre. mode: take the label that covers most of the voxel. auto: mode for "
-    "labels, else linear.",
+    help="linear, cubic: interpolate, and smooth along axes on which voxels become larger. "
+    "nearest: take the input voxel at the centre of the new voxel. mode: take the label that "
+    "covers most of the new voxel. auto: mode for labels, else linear.",
 )
 def command(
     input_name: str,

@@ -75,7 +75,8 @@ def rescale_intensity(
     if np.isnan(darkest) or not np.isfinite([first, last]).all():
         msg = (
             f"chunk {chunk.bbox} has intensities from {darkest:g} to {brightest:g}, but the range "
-            "must be finite; give --low and --high, and remove NaN from the input"
+            "must be finite; remove NaN from the input, and if voxels are infinite, give --low and "
+            "--high"
         )
         raise ChunkError(msg)
     if not first < last:  # all voxels are equal, or beyond the one limit that is given

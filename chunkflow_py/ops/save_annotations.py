@@ -5,8 +5,8 @@ Example: chunkflow load-h5 --file-name map.h5 detect-points \
 
 The operator saves points of detect-points, synapses of load-synapses (a line from each T-bar to
 each of its postsynaptic points), and `Annotations` that a plugin returns. Each task stores one
-file, named after its box; merge-annotations joins these files for Neuroglancer. If the item of a
-task is None, the task stores a file without annotations.
+file, named after its box; merge-annotations joins these files for Neuroglancer. If a task has no
+result (its item is None), it stores a file without annotations.
 
 With --segmentation-name, each annotation stores the ids of the segments in which its positions lie.
 A point has the relation `segment`. A synapse has the relations `pre_segment` and `post_segment`.
@@ -79,7 +79,7 @@ class AnnotationSaver(OperatorBase):
         Raises:
             OptionError: the tasks have no boxes.
         """
-        check_task_boxes(outline, "save-annotations", "names objects after the boxes of tasks")
+        check_task_boxes(outline, "save-annotations", "names files after the boxes of tasks")
         self._bounds = self.bounds_given or outline.domain
         self._outline_nm, self._tasks = outline.voxel_size_nm, outline.task_count
 
@@ -152,8 +152,8 @@ def related_to(annotations: Annotations, labels: Chunk) -> Annotations:
     if names is None:
         msg = (
             f"--segmentation-name looks up the segments of points and lines, but the annotations "
-            f"are of kind {annotations.kind}; leave --segmentation-name out, and if annotations "
-            "need ids of segments, set their relations where the annotations are made"
+            f"are of kind {annotations.kind}; leave --segmentation-name out. To store ids of "
+            "segments, set the relations of the annotations in the plugin that makes them"
         )
         raise ChunkError(msg)
     array, box = labels_of(labels), labels.bbox
@@ -180,7 +180,7 @@ def related_to(annotations: Annotations, labels: Chunk) -> Annotations:
 @click.option("--parts-path", "-p", required=True, metavar="URL",
               help="Folder or prefix to write the annotations of tasks to.")
 @click.option("--segmentation-name", default=None,
-              help="Name of a chunk of labels, to whose segments points and synapses are related.")
+              help="Name of a chunk of labels; store the ids of the segments of annotations.")
 @click.option("--bounds", type=BBOX,
               help="Box that must contain all annotations.  [default: box of the input volume]")
 @floats_option("--voxel-size", "-v",

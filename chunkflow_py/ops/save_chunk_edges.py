@@ -10,8 +10,9 @@ Example: chunkflow generate-tasks --volume-path chunked --chunk-size 64 256 256 
 A PyChunkedGraph divides the volume into chunks. For each chunk, two files are written below
 --graph-path. edges/edges_X_Y_Z.proto.zst has the mean affinity and the number of voxel faces of
 each pair of touching supervoxels. components/components_X_Y_Z.proto has the supervoxels of each
-segment. split-supervoxels must have made the supervoxels, with the same --graph-chunk-size and
---spatial-bits. Every segment must consist of whole fragments.
+segment. The supervoxels must be the output of split-supervoxels, with the same --graph-chunk-size
+and --spatial-bits. The fragments must be the input of split-supervoxels. Every segment must consist
+of whole fragments.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ class ChunkEdgeSaver(OperatorBase):
         graph_chunk_size: size of a chunk of the graph, voxels, zyx.
         spatial_bits: number of bits per axis in which an id stores the coordinates of its chunk
             (default: as few as the volume needs).
-        layout: order of the affinity channels, and which of the two voxels that an affinity
-            connects stores the affinity.
+        layout: order of the affinity channels, and whether the upper or the lower of two
+            neighbouring voxels stores their affinity.
         input_name: name of the supervoxels.
         fragments_name, segments_name, affinity_name: names of the fragments, of the segments and of
             the affinities.
@@ -92,11 +93,11 @@ class ChunkEdgeSaver(OperatorBase):
         Raises:
             OptionError: the tasks have no boxes.
         """
-        check_task_boxes(outline, "save-chunk-edges", "writes the edges in the boxes of tasks")
+        check_task_boxes(outline, "save-chunk-edges", "writes the edges in the box of each task")
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box* grown by one voxel on each side, if *box* consists of whole chunks.
+        """Return *box* grown by one voxel on each side, and clipped to *domain*.
 
         Raises:
             OptionError: the ids have too few bits for the chunks or for the supervoxels.
@@ -192,7 +193,7 @@ def command(
     graph_path: str, graph_chunk_size: Zyx, spatial_bits: int | None, input_name: str,
     fragments_name: str, segments_name: str, affinity_name: str, **options: Any,
 ) -> ChunkEdgeSaver:  # fmt: skip
-    """Return the operator, which opens its store for each task."""
+    """Return the operator."""
     return ChunkEdgeSaver(
         graph_path, graph_chunk_size, layout_from(options), spatial_bits, input_name,
         fragments_name, segments_name, affinity_name, access_from(options),

@@ -92,7 +92,7 @@ def save_h5(
     "--touch/--no-touch",
     default=True,
     show_default=True,
-    help="Write an empty file for a task whose result is None.",
+    help="Write an empty file for a task without a result (None).",
 )
 def command(
     input_name: str,

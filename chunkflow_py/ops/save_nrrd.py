@@ -61,7 +61,7 @@ def save_nrrd(
     type=click.Choice(["gzip", "bzip2", "raw"]),
     default="gzip",
     show_default=True,
-    help="Compression of the voxels; parts can be read only from raw files.",
+    help="Compression of the voxels; only raw files can be read in parts.",
 )
 def command(input_name: str, file_name: str | None, dtype: str | None, encoding: str) -> FileSaver:
     """Return the operator that saves the chunks of tasks to files."""

@@ -87,5 +87,5 @@ class OverlapSaver(OperatorBase):
               help="Folder or prefix to write the overlaps to.")  # fmt: skip
 @access_options()
 def command(input_name: str, overlap_path: str, **options: Any) -> OverlapSaver:
-    """Return the operator, which opens its store for each task."""
+    """Return the operator."""
     return OverlapSaver(overlap_path, input_name, access_from(options))

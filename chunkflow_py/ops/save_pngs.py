@@ -2,8 +2,8 @@
 
 Example: chunkflow create-chunk save-pngs --output-path pngs/
 
-The file of slice z = 42 is 00042.png; the folder may be in any store, such as s3://bucket/pngs. For
-an affinity map, the mean of the channels x and y is saved.
+The file of slice z = 42 is 00042.png. The folder may be a URL, such as s3://bucket/pngs. For an
+affinity map, the mean of the channels x and y is saved.
 
 Floats become integers by a fixed rule. Probabilities and affinities are clamped to [0, 1] and
 multiplied by 255, or by 65535 with --dtype uint16. The same applies to a chunk of unknown kind
@@ -56,15 +56,15 @@ def save_pngs(chunk: Chunk, folder: str | Path, dtype: str = "uint8") -> None:
     type=click.Choice(["uint8", "uint16"]),
     default="uint8",
     show_default=True,
-    help="Type of the images; the value 1 of a map becomes 255, or 65535 with uint16. Values that "
-    "do not fit are an error.",
+    help="Type of the images; a probability or affinity of 1 becomes 255, or 65535 with uint16. "
+    "Values that do not fit are an error.",
 )
 @click.option(
     "--output-path",
     "-o",
     default="./pngs/",
     show_default=True,
-    help="Folder to write the images to, in any store; created if missing.",
+    help="Path or URL of the folder for the images; created if missing.",
 )
 def command(input_name: str, dtype: str, output_path: str) -> PngSaver:
     """Return the operator that saves chunks to the folder."""

@@ -34,7 +34,7 @@ SECTION = "objects"
     "--format",
     "format_",
     type=click.Choice(["h5", "csv"]),
-    help="Format of the files.  [default: that of the name's extension, else h5]",
+    help="Format of the files.  [default: by the extension of --file-path, else h5]",
 )
 def command(input_name: str, file_path: str, format_: str | None) -> ItemSaver:
     """Return the operator that saves points to the file.
@@ -49,7 +49,7 @@ def command(input_name: str, file_path: str, format_: str | None) -> ItemSaver:
     if format_ is not None and named not in (None, format_):
         msg = (
             f"--file-path {file_path} does not have the extension of --format {format_}; leave "
-            "--format out"
+            "--format out, or change the extension"
         )
         raise OptionError(msg)
     if (format_ or named) == "csv":

@@ -3,10 +3,10 @@
 Example: chunkflow load-skeleton --path seg save-swc --output-prefix swc/
 
 The file of an object is named PREFIXID.swc, where ID is the object id; the prefix may be a URL. If
-there are several tasks, the box of the task precedes the id. To join the parts of an object
-from several tasks, use skeletonize --output-path and aggregate-skeleton-fragments. Coordinates and
-radii are in nanometres, in the order x y z. SWC cannot store loops: the edge that closes a loop is
-left out.
+there are several tasks, the files are named PREFIXBOX_ID.swc, where BOX is the box of the task. To
+join the parts of an object from several tasks, use skeletonize --output-path and
+aggregate-skeleton-fragments. Coordinates and radii are in nanometres, in the order x y z. SWC
+cannot store loops: the edge that closes a loop is left out.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Example: chunkflow load-synapses --file-path synapses.json save-synapses --file-path synapses.h5
 
 A name without .h5, .hdf5 or .json is a prefix or a folder: with `--file-path syns_`, the task
-0-64_0-512_0-512 writes syns_0-64_0-512_0-512.h5. For a task whose synapses are None, an empty
-file is written.
+0-64_0-512_0-512 writes syns_0-64_0-512_0-512.h5. For a task without synapses (the item is None),
+an empty file is written.
 """
 
 from __future__ import annotations

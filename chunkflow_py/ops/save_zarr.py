@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     "--infer-dtype/--no-infer-dtype",
     default=False,
     show_default=True,
-    help="Use the dtype of the first chunk, which is also the default without --dtype.",
+    help="No effect: without --dtype, a new volume has the dtype of the first chunk.",
 )
 @saving_options("--chunk-size", "--block-size", "-c", encodings=ZARR_ENCODINGS, encoding="zstd")
 @parallel_option()
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
 @click.option(
     "--ome-version",
     type=click.Choice(["0.4", "0.5", "0.6"]),
-    help="OME-Zarr version of a new volume: 0.4 uses zarr format 2, 0.5 and 0.6 use zarr format "
-    "3, also with --plain.  [default: 0.5]",
+    help="OME-Zarr version of a new volume. Version 0.4 uses zarr format 2; 0.5 and 0.6 use zarr "
+    "format 3. With --plain, the version selects only the zarr format.  [default: 0.5]",
 )
 @click.pass_context
 def command(

@@ -4,8 +4,8 @@ Example: chunkflow load-zarr --store classes.zarr select-channels --channels 1 t
   --threshold 0.5 save-zarr --store mask.zarr
 
 A single channel becomes a chunk without a channel axis, because connected-components and other
-operators need such a chunk. If not all channels of an affinity map are kept, the kind of the result
-is probability.
+operators need such a chunk. If only some channels of an affinity map are kept, the result is a
+probability map.
 """
 
 from __future__ import annotations

@@ -1,14 +1,17 @@
 r"""Choose sizes, create the output volume and make tasks.
 
-setup-env chooses among the task sizes that fit into memory. With --queue-name, the patches at the
-boundary of two tasks are computed by each of the two tasks. setup-env then chooses the task size at
-which the fewest voxels are computed more than once. Without --queue-name, one of the two tasks
-computes these patches and passes them to the other task. setup-env then chooses the smallest task
-size at which at least half of the output that a task computes lies in the task's own box. Half of
---max-ram-size is reserved for chunks, blending buffers and exchanged patches. Along y and x, a task
-covers whole voxels of the levels up to --max-mip and of the thumbnail volume. setup-env prints the
-sizes and the command for workers. `chunkflow --dry-run setup-env` only prints, and creates neither
-volumes nor tasks.
+setup-env chooses among the task sizes that fit into memory. Half of --max-ram-size is reserved for
+chunks, blending buffers and exchanged patches. Along y and x, the task size is a multiple of the
+size of a voxel at --max-mip, and of the size of a voxel of the thumbnail.
+
+With --queue-name, a patch at the boundary of two tasks is computed by both tasks. setup-env
+therefore chooses the task size at which the fewest voxels are computed more than once. Without
+--queue-name, one of the two tasks computes such a patch and passes the output to the other task.
+setup-env therefore chooses the smallest task size for which at least half of the computed output
+lies in the task's own box.
+
+setup-env prints the sizes and the command for workers. `chunkflow --dry-run setup-env` only prints,
+and creates neither volumes nor tasks.
 
 Example: chunkflow setup-env --volume-start 0 0 0 --volume-size 64 512 512 \
   --volume-path file://out --output-patch-size 16 96 96 --max-mip 6
@@ -79,10 +82,12 @@ _ENCODINGS = ("raw", "jpeg", "compressed_segmentation", "fpzip", "kempressed")
 @click.option("--thumbnail-mip", "-b", type=_LEVEL, default=6, show_default=True,
               help="Resolution level of the thumbnail.")  # fmt: skip
 @click.option("--max-mip", "-x", type=_LEVEL, default=8, show_default=True,
-              help="Coarsest level of masks; tasks cover whole voxels of this level.")  # fmt: skip
+              help="Coarsest level of masks; along y and x, the task size is a multiple of the "
+                   "size of a voxel of this level.")  # fmt: skip
 @click.option("--queue-name", "-q", help="Queue to send the tasks to; created if missing.")
 @click.option("--visibility-timeout", "-t", type=click.IntRange(1, 12 * 3600), default=3600,
-              show_default=True, help="Lease of a task in the queue, seconds.")  # fmt: skip
+              show_default=True, help="Length of a task's lease, seconds: the time in which only "
+                                      "one worker may compute the task.")  # fmt: skip
 @click.option("--thumbnail/--no-thumbnail", default=True, show_default=True,
               help="Also create a volume for thumbnails of the output.")  # fmt: skip
 @encoding_option("the output", "-e", choices=_ENCODINGS, default="raw")

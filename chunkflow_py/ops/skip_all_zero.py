@@ -43,8 +43,7 @@ class ZeroSkipper(OperatorBase):
     Attributes:
         input_name: name of the chunk.
         flags: empty file for each skipped task; ``None`` writes no files.
-        adjust_size: voxels by which the box in the file name is larger than the box of the chunk or
-            task on each side.
+        adjust_size: voxels by which to grow the box in the file name on each side.
         chunk_bbox: whether to name the file after the box of the chunk, not of the task.
     """
 
@@ -55,7 +54,7 @@ class ZeroSkipper(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the outputs: the empty files, or nothing if no files are written."""
+        """Return a description of the empty files, if any are written."""
         return () if self.flags is None else (self.flags.outputs,)
 
     def __call__(self, task: Task) -> Task:

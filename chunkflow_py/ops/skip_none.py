@@ -3,9 +3,9 @@ r"""Skip a task with an item that is None.
 Example: chunkflow load-h5 --file-name raw.h5 skip-none --input-name chunk \
   save-h5 --file-name copy.h5
 
-The item None means that there is no result: loaders add this item for an empty file, or for a file
-without synapses. With --prefix, an empty file is written for each skipped task; the file name
-consists of the prefix, the task's box and the suffix. The prefix may be a URL.
+The item None means that there is no result. If a file is empty or has no synapses, its loader adds
+the item None to the task. With --prefix, an empty file is written for each skipped task; the file
+name consists of the prefix, the task's box and the suffix. The prefix may be a URL.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NoneSkipper(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the outputs: the empty files, or nothing if no files are written."""
+        """Return a description of the empty files, if any are written."""
         return () if self.flags is None else (self.flags.outputs,)
 
     def __call__(self, task: Task) -> Task:

@@ -6,7 +6,7 @@ Example: chunkflow generate-tasks --volume-path file://out --chunk-size 64 512 5
 
 A block counts as stored if it exists; its content is not read. Savers store blocks of zeros only
 with --fill-missing. If the saver ran without --fill-missing, tasks with a block of zeros are
-therefore never skipped. A run (submit, work) does not need this operator, because its ledger
+therefore never skipped. With submit and work, this operator is not needed: the ledger of the run
 records the finished tasks, and the subcommand verify checks their output.
 """
 
@@ -51,7 +51,7 @@ class StoredSkipper(OperatorBase):
     @property
     @hook
     def kept(self) -> str:
-        """Address and level of the volume whose stored blocks show that a task is done."""
+        """Address and level of the volume; a task is finished if its blocks are stored there."""
         from chunkflow_py.volume.location import Location, level_name
 
         return level_name(Location.parse(self.volume_path), self.mip)

@@ -6,8 +6,8 @@ Example: chunkflow generate-tasks --volume-path file://em --chunk-size 64 512 51
 
 The file name consists of the prefix, the task's box and the suffix, such as
 out_0-64_0-512_0-512.h5; the prefix may be a URL, such as s3://bucket/flags/. If the suffix ends
-with a slash, the name denotes a folder, which counts as existing if it is not empty. A run (submit,
-work) does not need this operator, because its ledger records the finished tasks.
+with a slash, the name denotes a folder, which counts as existing if it is not empty. With submit
+and work, this operator is not needed, because the ledger of the run records the finished tasks.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class FileSkipper(OperatorBase):
         files: file of each task.
         mode: ``exist``: skip the task if the file exists; ``missing``: if the file does not exist;
             ``empty``: if the file does not exist or has no content.
-        adjust_size: voxels by which the box in the file name is larger than the task's box on each
-            side.
+        adjust_size: voxels by which to grow the box in the file name on each side.
     """
 
     files: TaskFiles
@@ -55,8 +54,8 @@ class FileSkipper(OperatorBase):
     def kept(self) -> str | None:
         """``None`` in mode ``exist``, else an empty text.
 
-        ``None`` allows a run to start although some outputs exist. In mode ``exist``, these outputs
-        can belong to tasks that are skipped because their files exist.
+        ``None`` means that a task's file shows that the task is finished. A run may then start
+        although some outputs exist.
         """
         return None if self.mode == "exist" else ""
 
@@ -107,7 +106,8 @@ class FileSkipper(OperatorBase):
     type=click.Choice(["missing", "empty", "exist"]),
     default="exist",
     show_default=True,
-    help="Skip a task whose file is in this state; empty includes missing files.",
+    help="exist: skip a task whose file exists; missing: skip a task whose file is missing; empty: "
+    "skip a task whose file is missing or empty.",
 )
 @click.option(
     "--adjust-size",

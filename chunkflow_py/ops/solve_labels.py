@@ -5,8 +5,8 @@ Example: chunkflow solve-labels --links-path links --table-path table
 This is the third phase of labelling a whole volume, between link-labels and relabel. A link is a
 pair of labels, one from each of two tasks, that belong to one object. solve-labels writes the table
 of old and new ids that relabel reads. One task handles the whole volume and needs about 250 bytes
-of memory per linked label. In a run, make solve-labels a step with a single task:
-`then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 solve-labels ...`.
+of memory per linked label. With submit, give solve-labels a pipeline of its own, with a single
+task: `submit ... then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 solve-labels ...`.
 """
 
 from __future__ import annotations
@@ -107,5 +107,5 @@ class LabelSolver(OperatorBase):
               help="Folder or prefix to write the table to.")  # fmt: skip
 @access_options()
 def command(links_path: str, table_path: str, **options: Any) -> LabelSolver:
-    """Return the operator, which opens its stores when it runs."""
+    """Return the operator."""
     return LabelSolver(links_path, table_path, access_from(options))

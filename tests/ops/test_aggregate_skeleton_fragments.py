@@ -107,5 +107,5 @@ def test_a_place_without_fragments():
     """A misspelled path is an error, and makes no folder."""
     result = run("aggregate-skeleton-fragments -f misspelled")
     assert result.exit_code == 1
-    assert "misspelled has no fragments of skeletonize; check the URL" in result.stderr
+    assert "misspelled has no fragments made by skeletonize; check the URL" in result.stderr
     assert not Path("misspelled").exists()

@@ -87,8 +87,8 @@ def test_existing(tmp_path):
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ("-d uint8 -b 16 16 16", "needs --volume-size, or a chunk"),
-        ("-z 64 64 64 -b 16 16 16", "needs --data-type, or a chunk"),
+        ("-d uint8 -b 16 16 16", "needs --volume-size, as no chunk"),
+        ("-z 64 64 64 -b 16 16 16", "needs --data-type, as no chunk"),
         ("-z 64 64 64 -d uint8 -e compressed_segmentation -b 16 16 16", "cannot store uint8"),
     ],
 )

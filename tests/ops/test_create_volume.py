@@ -152,8 +152,8 @@ def test_a_plan_that_does_not_fit_creates_nothing(url, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        ("-d uint8", 1, "needs --volume-size, or a chunk"),
-        ("-z 8 8 8", 1, "needs --data-type, or a chunk"),
+        ("-d uint8", 1, "needs --volume-size, as no chunk"),
+        ("-z 8 8 8", 1, "needs --data-type, as no chunk"),
         ("-z 8 8 8 -d nonsense", 2, "--data-type nonsense is not"),
         ("-z 8 8 8 -d uint8 --sharded", 2, "by --sharded and --task-memory"),
         ("-z 8 8 8 -d uint8 --task-memory 1GB", 2, "by --sharded and --task-memory"),

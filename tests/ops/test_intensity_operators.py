@@ -174,7 +174,7 @@ def test_bad_options_end_with_2(words, said):
 @pytest.mark.parametrize(
     ("work", "remedy"),
     [
-        ("normalize-contrast", "run compute-statistics on the volume, and give --levels"),
+        ("normalize-contrast", "give the URL of its output as --levels"),
         ("rescale-intensity --low 0", "give --low and --high"),
         ("normalize-section-shang", "use normalize-contrast --levels"),
         ("clahe", "or stretch-intensity instead of clahe"),

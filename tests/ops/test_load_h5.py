@@ -73,7 +73,7 @@ def test_a_prefix_reads_the_file_of_the_task(volume):
         np.testing.assert_array_equal(load_h5(name).array, volume.array)
     result = run("load-h5 -f p_ save-h5 -f c.h5")
     assert result.exit_code == 1
-    assert "p_ does not exist; check the path, or, if it is the prefix of one" in result.stderr
+    assert "p_ does not exist; check the path, or begin the pipeline with" in result.stderr
 
 
 def test_options_override_the_file(volume):

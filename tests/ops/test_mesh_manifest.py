@@ -139,7 +139,7 @@ def test_a_place_without_fragments(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = run("mesh-manifest -v misspelled")
     assert told.exit_code == 1
-    assert "misspelled has no fragments of mesh; check the URL" in told.stderr
+    assert "misspelled has no fragments made by mesh; check the URL" in told.stderr
     assert not Path("misspelled").exists()
     ObjectFolder("meshes").put([(f"7:0:{BOXES[0]}", b"")])
     assert run("mesh-manifest -v meshes").exit_code == 0

@@ -95,7 +95,7 @@ def test_synapses_become_lines_between_segments(points, tmp_path):
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
-        (f"{DETECT} {SAVE}", 2, "save-annotations names objects after the boxes of tasks"),
+        (f"{DETECT} {SAVE}", 2, "save-annotations names files after the boxes of tasks"),
         (f"{TASKS} {DETECT} {SAVE} --bounds 0-8_0-16_0-20", 1, "is outside the bounds"),
         (f"{TASKS} {DETECT} {SAVE} --input-name chunk", 1, "is a chunk, not Annotations"),
         ("load-annotations --annotations-path all", 2, "no task has a box"),

@@ -26,21 +26,22 @@ def fragment_options() -> Decorator:
             type=click.Choice(["distance", "affinity"]),
             default="distance",
             show_default=True,
-            help="Grow fragments from the middle of cells, or join each voxel with its best "
-            "neighbour.",
+            help="distance: grow fragments from the middle of cells; affinity: join each voxel "
+            "with the neighbour to which its affinity is highest.",
         ),
         click.option(
             "--aff-threshold-low",
             type=FRACTION,
-            help="Join no voxels of lower affinity; with --fragments affinity, a voxel without an "
-            "affinity of this value is background.  [default: 0.4; affinity: 0.001]",
+            help="With --fragments distance: lowest affinity at which two voxels inside a cell can "
+            "be joined. With --fragments affinity: a voxel whose highest affinity is below this "
+            "value is background.  [default: 0.4 for distance, 0.001 for affinity]",
         ),
         click.option(
             "--aff-threshold-high",
             type=FRACTION,
-            help="A voxel of at least this mean affinity is inside a cell; with --fragments "
-            "affinity, join all voxels of at least this affinity.  [default: 0.4; affinity: "
-            "0.9999]",
+            help="With --fragments distance: a voxel whose mean affinity is at least this value is "
+            "inside a cell. With --fragments affinity: neighbours whose affinity is at least this "
+            "value are joined.  [default: 0.4 for distance, 0.9999 for affinity]",
         ),
     )
 
@@ -77,8 +78,8 @@ def affinity_at_option() -> Decorator:
         type=click.Choice(["target", "source"]),
         default="target",
         show_default=True,
-        help="The value at a voxel is its affinity to the lower neighbour (target) or to the upper "
-        "neighbour (source).",
+        help="The value at a voxel is the affinity to its neighbour with the lower coordinate "
+        "(target) or with the higher coordinate (source).",
     )
 
 

@@ -1,4 +1,4 @@
-"""Options that loaders of single files share, and the loader that these options describe."""
+"""Options of operators that load single files; `file_loader` makes such an operator."""
 
 from __future__ import annotations
 
@@ -56,16 +56,19 @@ def assumed_placement_options(offset_help: str, size_flag: str) -> Decorator:
             size_flag,
             default=(1, 1, 1),
             show_default=True,
-            help="Edge lengths of a voxel, zyx, in nm or as 0.5um; if not given, a warning names "
-            "the default.",
+            help="Edge lengths of a voxel, zyx, in nm or as 0.5um. Without this option, a warning "
+            "is logged.",
         ),
     )
 
 
 def file_path_option() -> Decorator:
-    """Declare the required option ``--file-path/-f``, a file in any store."""
+    """Declare the required option ``--file-path/-f``, a path or URL."""
     return click.option(
-        "--file-path", "-f", required=True, help="File or URL, or prefix for one file per task."
+        "--file-path",
+        "-f",
+        required=True,
+        help="Path or URL of a file, or prefix for one file per task.",
     )
 
 
@@ -92,8 +95,8 @@ def saved_dtype_option(dtypes: Sequence[str], short: str) -> Decorator:
         "--dtype",
         short,
         type=click.Choice(dtypes),
-        help="Type to convert the voxels to. If it is uint8, a value p of a map becomes 255·p. "
-        "Values that do not fit are an error.",
+        help="Type to convert the voxels to. With uint8, a probability or affinity p becomes "
+        "255·p. Values that do not fit are an error.",
     )
 
 

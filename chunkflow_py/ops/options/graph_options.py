@@ -26,8 +26,8 @@ def chunk_grid_options() -> Decorator:
         click.option(
             "--spatial-bits",
             type=click.IntRange(1, 18),
-            help="Bits of an id for the position of the chunk along each axis.  [default: as few "
-            "as the volume needs]",
+            help="Number of bits per axis in which an id stores the position of its chunk.  "
+            "[default: as few as the volume needs]",
         ),
     )
 

@@ -22,9 +22,8 @@ def numbering_options() -> Decorator:
         click.option(
             "--global-ids/--chunk-ids",
             default=None,
-            help="Make ids unique in the volume (uint64, computed from the first voxel of a "
-            "component), or count from 1 in each chunk.  [default: unique if the volume is "
-            "divided into tasks]",
+            help="Make ids unique in the volume (uint64), or count from 1 in each chunk.  "
+            "[default: --global-ids if the volume is divided into tasks, else --chunk-ids]",
         ),
         click.option(
             "--domain",
@@ -62,8 +61,9 @@ def overlap_options() -> Decorator:
             type=click.FloatRange(0, 1),
             default=0.5,
             show_default=True,
-            help="Join segments of two tasks only if they share at least this fraction of their "
-            "voxels where the tasks overlap (mean of the fractions of both segments).",
+            help="Join segments of two tasks only if their overlap is at least this fraction. The "
+            "overlap is the mean of two fractions: for each segment, the number of shared voxels "
+            "divided by the number of its voxels where the tasks overlap.",
         ),
         click.option(
             "--minimum-overlap-voxels",

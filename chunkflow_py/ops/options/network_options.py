@@ -37,8 +37,9 @@ def network_options() -> Decorator:
             type=click.Choice(["universal", "identity", "pytorch", "nnunet"]),
             default="universal",
             show_default=True,
-            help="Kind of model: pytorch; universal (a file that defines PatchInferencer, or "
-            "pytorch); nnunet (a model of nnU-Net v2); identity (no network, for tests).",
+            help="Kind of model: pytorch; universal (a Python file that defines PatchInferencer; "
+            "other models are treated as pytorch); nnunet (a model of nnU-Net v2); identity (no "
+            "network, for tests).",
         ),
         click.option(
             "--num-input-channels",

@@ -77,8 +77,8 @@ def saving_options(
         click.option(
             "--times",
             type=click.IntRange(min=1),
-            help="Number of time points of a new volume.  [default: as in the input, if tasks have "
-            "a time index]",
+            help="Number of time points of a new volume.  [default: as in the input if tasks have "
+            "a time index, else no time axis]",
         ),
         click.option(
             "--upload-log/--no-upload-log",
@@ -105,7 +105,9 @@ def saving_options(
             show_default=True,
             help="Store blocks that are all zero, or leave such blocks out.",
         ),
-        block_size_option("a new volume", *block_names, default="up to 64, aligned with tasks"),
+        block_size_option(
+            "a new volume", *block_names, default="up to 64, aligned with task boundaries"
+        ),
         shard_size_option("a new volume"),
         encoding_option("a new volume", choices=encodings, default=encoding),
         zyx_option(
@@ -236,8 +238,8 @@ def check_shard(shard_size: Zyx | None, block_size: Zyx | None) -> None:
         return
     if block_size is None:
         msg = (
-            f"--shard-size {shard_size} (zyx, voxels) needs a block size that divides the shard "
-            "size along each axis; also give the block size"
+            f"--shard-size {shard_size} (zyx, voxels) needs a block size; give a --block-size that "
+            "divides the shard size along each axis"
         )
         raise OptionError(msg)
     if any(shard_size % block_size):
@@ -275,9 +277,9 @@ def check_format(url: str, format: str, options: Collection[str]) -> None:
 def announced() -> Announced:
     """Return the volumes that this pipeline will create.
 
-    The result is a dict from the address of a volume to a function. The function returns the
-    `VolumeSpec` of mip 0, or ``None`` if the spec depends on a chunk. All commands of a pipeline
-    get the same dict, so that a command can read the volumes that earlier commands have added.
+    All commands of a pipeline share one dict, so that a command knows the volumes that earlier
+    commands will create. The keys are addresses. Each value is a function that returns the
+    `VolumeSpec` of mip 0, or ``None`` if the spec depends on a chunk.
     """
     context = click.get_current_context()
     volumes: Announced = context.meta.setdefault("chunkflow_py.announced", {})
@@ -301,7 +303,8 @@ def creating_options(*, like: bool = False) -> Decorator:
             "-i",
             default="chunk",
             show_default=True,
-            help="Name of the chunk to take properties from, if the pipeline has this chunk.",
+            help="Name of a chunk that supplies properties for which no option is given; the chunk "
+            "need not exist.",
         ),
         floats_option(
             "--voxel-size", "-s", help="Edge lengths of a voxel, zyx, in nm or as 0.5um."

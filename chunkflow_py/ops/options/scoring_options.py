@@ -22,8 +22,8 @@ class LabelsType(NumbersType):
 # fmt: off
 _OPTIONS = (
     click.option("--ignore-zero/--count-zero", default=True, show_default=True,
-                 help="Exclude voxels with ground truth 0 (unlabelled) from Rand and variation of "
-                      "information, or include these voxels."),
+                 help="Exclude unlabelled voxels (ground truth 0) from Rand and variation of "
+                      "information, or include them."),
     click.option("--ignore-truth-labels", "ignore_bodies", type=LabelsType(), default=(),
                  help="Ground truth labels to exclude from all scores, such as 0,7.  "
                       "[default: none]"),

@@ -31,14 +31,15 @@ def peak_options(peaks: str, min_distance: float) -> Decorator:
             type=click.FloatRange(min=1),
             default=min_distance,
             show_default=True,
-            help=f"Smallest distance between two {peaks} along at least one axis, voxels.",
+            help=f"Distance from {peaks} along each axis within which no voxel of the map is "
+            "higher, voxels.",
         ),
         click.option(
             "--threshold-rel",
             type=click.FloatRange(0, 1),
             default=0.3,
             show_default=True,
-            help=f"Smallest value of the map at {peaks}, as a fraction of the full scale of the "
-            "map.",
+            help=f"Smallest value of the map at {peaks}, as a fraction of the largest possible "
+            "value (255 for uint8, 1 for floats).",
         ),
     )

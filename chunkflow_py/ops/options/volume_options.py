@@ -1,4 +1,4 @@
-"""Options of commands that read volumes, and the loader that the options describe."""
+"""Options of commands that read volumes; `loader_from` makes an operator from their values."""
 
 from __future__ import annotations
 
@@ -100,18 +100,19 @@ def downsampling_mode_option() -> Decorator:
         default="auto",
         show_default=True,
         help="Value of a coarser voxel: the mean, or the most frequent value (mode); auto: mode "
-        "for labels, else mean. Integers of unknown kind count as labels if they have 32 bits or "
-        "more.",
+        "for labels, else mean. If it is not known whether integers are labels, integers of 32 "
+        "bits or more count as labels.",
     )
 
 
 def sparse_option() -> Decorator:
-    """Declare ``--sparse/--dense``: whether label 0 is ignored where other labels exist."""
+    """Declare ``--sparse/--dense``: whether 0 is ignored when several labels are combined."""
     return click.option(
         "--sparse/--dense",
         default=False,
         show_default=True,
-        help="For labels: ignore 0 unless all fine voxels are 0, or count 0 like other labels.",
+        help="For labels: make a coarser voxel 0 only if all voxels that it combines are 0, or "
+        "count 0 like other labels.",
     )
 
 
