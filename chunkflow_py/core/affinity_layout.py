@@ -110,13 +110,19 @@ def parse_offsets(text: str) -> tuple[Offset, ...]:
         )
         raise OptionError(msg)
     if len(offsets) > _MOST_OFFSETS:
-        msg = f"--affinity-offsets has {len(offsets)} offsets, but the limit is {_MOST_OFFSETS}"
+        msg = (
+            f"--affinity-offsets has {len(offsets)} offsets, but the limit is {_MOST_OFFSETS}; "
+            "leave some out"
+        )
         raise OptionError(msg)
     if (0, 0, 0) in offsets:
         msg = "--affinity-offsets contains 0,0,0, the offset of a voxel to itself; remove it"
         raise OptionError(msg)
     pairs = {max(offset, tuple(-each for each in offset)) for offset in offsets}
     if len(pairs) < len(offsets):
-        msg = "two of the --affinity-offsets are equal or opposite; remove one of the two"
+        msg = (
+            f"two of the --affinity-offsets {text!r} are equal or opposite, such as 1,0,0 and "
+            "-1,0,0; remove one of the two"
+        )
         raise OptionError(msg)
     return tuple(offsets)

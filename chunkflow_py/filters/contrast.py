@@ -17,10 +17,10 @@ def clip_limits(
 ) -> tuple[int, int]:
     """Return the lower and upper intensity at which to clip.
 
-    The rule is that of igneous and chunkflow 1.x. The lower limit is the largest intensity L such
-    that at most *lower_fraction* of the voxels have an intensity up to L. The upper limit is the
-    largest intensity U such that at most 1 - *upper_fraction* of the voxels have an intensity up to
-    U. Voxels of value 0 are background and are not counted.
+    At most *lower_fraction* of the voxels are at or below the lower limit. At least
+    *upper_fraction* of the voxels are above the upper limit. Each limit is the largest intensity
+    for which this is true, as in igneous and chunkflow 1.x. Voxels of value 0 are background and
+    are not counted.
 
     Args:
         counts: number of voxels of each intensity 0, 1, 2, …

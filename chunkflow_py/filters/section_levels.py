@@ -142,7 +142,7 @@ class SectionLevels:
     def _check(self, what: str, counted: str, dtype: np.dtype[Any], covered: float) -> None:
         if counted != dtype:
             msg = (
-                f"the histograms below {self.place} count {counted} voxels, but the chunk is "
+                f"the histograms below {self.place} are of {counted} voxels, but the chunk is "
                 f"{dtype}; run compute-statistics on the image that you normalise"
             )
             raise ChunkError(msg)

@@ -32,7 +32,7 @@ def count_chunk(
     *,
     per_section: bool = True,
 ) -> TaskCounts:
-    """Count the intensities of *chunk* in *region*, and return histograms in a storable form.
+    """Return the histograms of *chunk* in *region*, ready to be stored.
 
     Args:
         chunk: (z, y, x) or (c, z, y, x), any real dtype; each channel is counted separately.
@@ -44,7 +44,8 @@ def count_chunk(
             histogram of the whole region.
 
     Raises:
-        ChunkError: the voxels cannot be counted without bins, or the mask has several channels.
+        ChunkError: the mask has several channels; or *bins* are missing, and the voxels are
+            floating point or range over more than 65 536 values.
     """
     inside = None
     if mask is not None:
@@ -73,7 +74,7 @@ def count_chunk(
 
 
 def histogram_in(counts: TaskCounts) -> Histogram:
-    """Return the histogram in *counts*, the storable form that `count_chunk` returns."""
+    """Return the histogram that `count_chunk` has put into *counts*."""
     bins, arrays = counts.settings["bins"], counts.arrays
     return Histogram(
         arrays["counts"].astype(np.int64),
@@ -143,10 +144,14 @@ class VolumeStatistics:
         chosen = [region for region in found if self.time in (None, region.time)]
         if not chosen:
             times = sorted({region.time for region in found if region.time is not None})
-            there = f"the time points {times[0]} to {times[-1]}" if times else "no time points"
+            there = (
+                f"time points {times[0]} to {times[-1]}"
+                if times
+                else "a volume without time points"
+            )
             msg = (
-                f"the counts below {self.counts.place} have {there}, but time point {self.time} "
-                "was requested; change or leave out --time"
+                f"the histograms below {self.counts.place} are of {there}, but time point "
+                f"{self.time} was requested; change or leave out --time"
             )
             raise VolumeNotFoundError(msg)
         return chosen
@@ -221,8 +226,8 @@ class VolumeStatistics:
             raise ChunkError(msg)
         if len(domains) > 1:
             logger.warning(
-                "the counts in %s come from tasks that read volumes with %d different bounds, so "
-                "their sum may mix several volumes",
+                "the histograms below %s come from tasks that read volumes with %d different "
+                "bounds; if these are different volumes, use one --statistics-path for each",
                 *(self.counts.place, len(domains)),
             )
         domain = domains.pop() if len(domains) == 1 else None
@@ -239,9 +244,8 @@ class VolumeStatistics:
     ) -> tuple[Histogram, BoundingBox]:
         """Return the histogram of the box that contains all voxels other than 0, and this box.
 
-        All voxels outside of the box are 0. The number of voxels outside of the box (voxels of all
-        tasks minus voxels of the box) is subtracted from the count of zeros. If voxels were counted
-        inside a mask, the histogram does not change.
+        All voxels outside of the box are 0, so their number is subtracted from the count of zeros.
+        If only voxels inside a mask were counted, *histogram* is returned unchanged.
 
         Args:
             histogram: histogram of all tasks together, as `whole` returns it.
@@ -253,17 +257,17 @@ class VolumeStatistics:
         """
         if about["foreground"] is None:
             msg = (
-                f"the counts in {self.counts.place} do not include the bounding box of all voxels "
-                "other than 0: all voxels are 0, or an older version counted them; run "
-                "compute-statistics again, or leave --foreground out"
+                f"the histograms below {self.counts.place} do not include the bounding box of all "
+                "voxels other than 0: all voxels are 0, or an older version of chunkflow_py stored "
+                "the histograms; run compute-statistics again, or leave --foreground out"
             )
             raise ChunkError(msg)
         box = BoundingBox.parse(about["foreground"])
         times = {region.time for region in self.regions}
         if len(times) > 1:
             msg = (
-                f"the counts below {self.counts.place} are of {len(times)} time points, whose "
-                "voxels other than 0 may lie in different boxes; choose one with --time"
+                f"the histograms below {self.counts.place} are of {len(times)} time points, whose "
+                "voxels other than 0 may lie in different boxes; choose one time point with --time"
             )
             raise ChunkError(msg)
         if about["masked"]:
@@ -278,8 +282,9 @@ class VolumeStatistics:
             raise ChunkError(msg)
         if outside and histogram.bins is not None:
             msg = (
-                f"the voxels were counted in bins, so the zeros outside of {box} cannot be left "
-                f"out of the statistics; count only this box, with generate-tasks {roi}"
+                f"the voxels were counted in bins, and a bin does not count zeros separately, so "
+                f"the zeros outside of {box} cannot be left out of the statistics; count only this "
+                f"box, with generate-tasks {roi}"
             )
             raise ChunkError(msg)
         return histogram.without_zeros(outside) if outside else histogram, box

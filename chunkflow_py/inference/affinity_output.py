@@ -52,9 +52,8 @@ def as_stored(
 
     Returns:
         (n, c, z, y, x): *output* itself if *layout* is the stored convention, else a copy. Values
-        at the lower voxel of an edge are moved to the upper voxel. Along the axis of the edge,
-        plane 0 is then set to 0: an edge whose upper voxel is in plane 0 has its lower voxel
-        outside the patch.
+        at the lower voxel of an edge are moved to the upper voxel. Plane 0 along the axis of the
+        edge then receives no value and is set to 0.
     """
     if layout == DEFAULT_LAYOUT:
         return output
@@ -87,9 +86,8 @@ def check_layout(
         output_patch_size: size of the output patch, voxels, zyx.
 
     Raises:
-        OptionError: affinities must be converted, but the output contains no affinities. Or
-            affinities must be moved by one voxel, but the output patch has no margin: along some
-            axis, it is as large as the input patch.
+        OptionError: affinities must be converted, but the output contains no affinities; or
+            affinities must be moved by one voxel, but the patch has no margin along an axis.
     """
     if layout == DEFAULT_LAYOUT:
         return
@@ -117,8 +115,8 @@ def check_layout(
 def check_whole(model: str, layout: AffinityLayout, size: Zyx, input_patch_size: Zyx) -> None:
     """Check the size of the patches that a network returned, if affinities must be moved.
 
-    The patches must have the input size: an affinity that is moved by one voxel into the output
-    patch comes from the margin around the output patch.
+    Affinities that are moved by one voxel come partly from the margin of the patch. The network
+    must therefore return patches of the input size, which include the margin.
 
     Args:
         model: name or file of the network, for the message.

@@ -2,8 +2,9 @@
 
 Each output is mapped back to the original orientation. A probability belongs to one voxel and moves
 with this voxel. An affinity belongs to two voxels: channel d at voxel v links v to its lower
-neighbour v-1 along axis d. A flip along d exchanges the lower and the upper neighbour of each
-voxel. When the output is flipped back, each affinity is therefore one voxel too low along d:
+neighbour v-1 along axis d. In a patch flipped along d, the lower neighbour of a voxel is its upper
+neighbour in the original patch. When the output is flipped back, each affinity is therefore one
+voxel too low along d:
 
 ```
 links of the patch          0 - 1 - 2 - 3        affinity   .  a  b  c     at 0 1 2 3

@@ -62,7 +62,7 @@ def error_against(reference: torch.Tensor, measured: torch.Tensor) -> Accuracy:
     if reference.shape != measured.shape or not reference.numel():
         msg = (
             f"outputs of shape {tuple(reference.shape)} and {tuple(measured.shape)} cannot be "
-            "compared; the shapes must be equal and not empty"
+            "compared; the shapes must be equal, and no size may be 0"
         )
         raise ChunkError(msg)
     difference = (measured.to(reference.device, torch.float32) - reference.float()).abs()
@@ -91,7 +91,8 @@ def compare(backend: Backend, reference: Backend, batches: Iterable[torch.Tensor
         differences.append((found - expected).abs().flatten())
     if not differences:
         msg = (
-            "all patches are empty, so backends cannot be compared; give a patch that is not empty"
+            "there is no batch, so backends cannot be compared; give a patch whose voxels are not "
+            "all equal"
         )
         raise ChunkError(msg)
     return _summary(differences)
@@ -100,12 +101,14 @@ def compare(backend: Backend, reference: Backend, batches: Iterable[torch.Tensor
 def non_empty_batches(
     patches: torch.Tensor, batch_size: int, *, most: int = 4
 ) -> list[torch.Tensor]:
-    """Return batches of the patches with the largest standard deviation, to compare backends.
+    """Return batches with which backends can be compared.
+
+    The batches contain the patches with the largest standard deviation.
 
     Args:
         patches: (k, c, z, y, x) float32, normalised.
         batch_size: number of patches in a batch; the last batch is padded with zeros.
-        most: limit of the number of patches to use.
+        most: largest number of patches to use.
 
     Returns:
         Batches of (batch_size, c, z, y, x). Patches whose voxels are all equal are left out, so the
@@ -149,9 +152,9 @@ class BackendTrial:
         name: name of the backend.
         seconds: median time of a forward pass, seconds, in the dtype of the production run;
             ``None`` if the backend did not run.
-        error: largest absolute difference between the results of this backend and of PyTorch, both
-            computed in float32. If the largest absolute value of PyTorch's result is above 1, the
-            difference is divided by that value. ``None`` if the backend did not run.
+        error: largest absolute difference between the float32 results of this backend and of
+            PyTorch. The difference is divided by PyTorch's largest absolute value if that value is
+            above 1. ``None`` if the backend did not run.
         reason: why the backend cannot be chosen; empty if the backend can be chosen.
     """
 
@@ -318,8 +321,8 @@ def seconds_per_batch(
         backend: backend to measure.
         batches: batches to run in turn, each at least once.
         most: number of forward passes; if there are more batches, each batch is run once.
-        enough_s: stop before *most* passes when the passes have taken this many seconds in total,
-            but only after three passes and after each batch has been run. With 0, never stop early.
+        enough_s: stop early when the passes have taken this many seconds in total; 0 for never. An
+            early stop needs at least three passes, and one pass for each batch.
         on_output: called once for each batch, with the index of the batch and the output.
     """
     seconds: list[float] = []

@@ -72,10 +72,10 @@ def create_backend(
 ) -> Backend:
     """Load a network and return it ready for batches of patches.
 
-    The framework ``universal`` runs Python code that defines ``PatchInferencer``. With any other
-    model, ``universal`` does the same as ``pytorch``. These other models are built-in networks,
-    TorchScript or exported programs, model scripts of cellmap-flow, and Python code that defines
-    only ``InstantiatedModel``.
+    The framework ``pytorch`` runs built-in networks, TorchScript, exported programs, model scripts
+    of cellmap-flow, and Python code that defines ``InstantiatedModel``. The framework ``universal``
+    runs Python code that defines ``PatchInferencer``; with any other model, ``universal`` does the
+    same as ``pytorch``.
 
     Python code of a model runs with all permissions of the user.
 

@@ -51,10 +51,9 @@ class BlendedRegion(NamedTuple):
     Attributes:
         box: box of the sums, global voxels.
         sums: (c, z, y, x) float32, Σ w·p; may be overwritten; valid until the next region.
-        weights: (z, y, x) float32, Σ w; must not be changed. If *share* is not ``None``, patches
-            without values (skipped patches) are not summed. The weight of a voxel that only such
-            patches cover is then the smallest positive number instead of 0, so that the sums can be
-            divided by the weights.
+        weights: (z, y, x) float32, Σ w; must not be changed. If *share* is not ``None``, skipped
+            patches (patches without values) are left out of both sums. Where all patches are
+            skipped, the weight is the smallest positive number, to avoid a division by 0.
         share: (z, y, x) float32 in [0, 1]: Σ w over the patches with values, divided by Σ w over
             all patches. ``None`` if the share is 1 everywhere or was not requested.
     """
@@ -75,9 +74,9 @@ class Blender:
         window: weights of the voxels of an output patch, (z, y, x) float32. Sums are computed on
             the device of this tensor.
         channels: number of channels of the network's output.
-        shares: leave patches without values out of the sums, and return `BlendedRegion.share`. If
-            false, a patch without values counts as zeros. Shares are needed if an activation is
-            applied after blending, because the activation is not linear.
+        shares: leave skipped patches (patches without values) out of the sums, and return
+            `BlendedRegion.share`. If false, a skipped patch counts as zeros. Use true if an
+            activation is applied after blending, because the activation is not linear.
     """
 
     def __init__(self, window: torch.Tensor, channels: int, *, shares: bool = False) -> None:
@@ -115,7 +114,7 @@ class Blender:
         return self._window.new_empty(shape)
 
     def advance(self, patch: BoundingBox) -> Iterator[BlendedRegion]:
-        """Prepare for *patch*; if this patch begins a row, yield what `finish` yields."""
+        """Prepare for *patch*; if it begins a row, yield the region of the previous row."""
         row = (self._starts[0].index(patch.start.z), self._starts[1].index(patch.start.y))
         if row != self._row:
             yield from self.finish()

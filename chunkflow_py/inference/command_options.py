@@ -157,9 +157,8 @@ def engine_settings(options: Mapping[str, Any]) -> EngineSettings:
     """Return the engine settings that the options of the command ``inference`` specify.
 
     Args:
-        options: value of each option, keyed by its Python name. If an option has the name of a
-            setting, the setting gets the value of the option. Each of the other settings is derived
-            from several options.
+        options: value of each option, keyed by its Python name. A setting with the name of an
+            option gets the value of this option. Other settings are derived from several options.
 
     Raises:
         OptionError: options contradict each other.
@@ -197,8 +196,8 @@ def backend_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments for `create_backend` from the options of ``inference``.
 
     Args:
-        options: value of each option, keyed by its Python name. If an option has the name of an
-            argument of `create_backend`, the argument gets the value of the option.
+        options: value of each option, keyed by its Python name. An argument of `create_backend`
+            with the name of an option gets the value of this option.
     """
     names = inspect.signature(create_backend).parameters.keys() - _FROM_SETTINGS
     return {name: options[name] for name in sorted(names) if name in options} | {

@@ -1,4 +1,4 @@
-"""Divide the sums of blended regions by the weights, and write the means to the result array."""
+"""Divide weighted sums of patches by the weights, and write the means to an array."""
 
 from __future__ import annotations
 
@@ -185,9 +185,10 @@ def converted(
         settings: engine settings, which decide activation, mask and dtype of the output.
         values: means, (c, z, y, x) float32. They are overwritten. If no conversion is needed, this
             array is returned.
-        share: (z, y, x), from `BlendedRegion.share`: for each voxel, the share of the blending
-            weights that belongs to patches on which the network was run. The activated values are
-            multiplied by *share*, because the output of all other patches is zero.
+        share: (z, y, x), from `BlendedRegion.share`: for each voxel, the sum of the blending
+            weights of patches on which the network was run, divided by the sum of all weights. The
+            activated values are multiplied by *share*, because a patch on which the network was not
+            run has an output of zero.
     """
     clamped = values.new_zeros((), dtype=torch.int64)
     if settings.activate == "after":
@@ -226,7 +227,13 @@ def _parts(
 
 
 def non_finite(what: str, where: object, settings: EngineSettings) -> str:
-    """Return the error message for values that are not finite."""
+    """Return the error message for values that are not finite.
+
+    Args:
+        what: the values, such as ``12 voxels``.
+        where: box or batch that contains the values.
+        settings: engine settings.
+    """
     if settings.patch_precision == "float16":
         return (
             f"in {where}, the network returned {what} that are NaN, infinite, or too large for "
@@ -268,7 +275,7 @@ class ResultMemory:
         return array.reshape(shape)
 
     def close(self) -> None:
-        """Free the memory of deleted arrays now; memory of other arrays is freed on deletion."""
+        """Free the memory that waits for reuse; from now on, deleted arrays free theirs at once."""
         with self._lock:
             self._open = False
             self._idle.clear()

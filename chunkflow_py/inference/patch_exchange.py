@@ -10,10 +10,10 @@ In the figure, task A runs the network on the patch, blends the voxels inside A,
 for task B.
 
 A part is the network's output on the voxels that a patch shares with another task. The values of a
-part are exactly those that the other task would blend: cropped, augmented, rounded, and activated
-if the activation comes before blending. The other task uses the part instead of running the
-network. Each task blends computed patches and parts in the order of the grid, so the bytes of a
-result are the same with and without parts.
+part are exactly those that the other task would blend: cropped, averaged by test-time augmentation,
+rounded, and activated if the activation comes before blending. The other task uses the part instead
+of running the network. Each task blends computed patches and parts in the order of the grid, so the
+bytes of a result are the same with and without parts.
 
 Each part has a key, a digest of two things: the input of the patch, as the network receives it, and
 the *identity* of the computation (network, weights, compute profile, batch size and so on). A task
@@ -22,8 +22,8 @@ than the task expects. A task never waits until another task has computed a patc
 
 The task that computes a patch is the producer of its parts, and a task that uses a part is a
 consumer. All parts of one producer for one consumer are stored as one object when the producer
-ends. Within one process, a consumer can also use parts of a producer that still runs. Objects are
-untrusted data: `PackedParts` checks each object.
+has computed all its patches. Within one process, a consumer can also use parts of a producer that
+still runs. Objects are untrusted data: `PackedParts` checks each object.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class PartsError(ValueError):
 
     Attributes:
         kind: the reason. `DAMAGED`: incomplete or changed bytes. `FOREIGN`: computed with another
-            network, compute profile, batch size or input. `MISPLACED`: a part covers other voxels
-            than those that the patch shares with the task that reads the part. `UNREADABLE`: the
-            object is larger than its limit, or the store failed.
+            network, compute profile, batch size or input. `MISPLACED`: the part does not contain
+            exactly the voxels that the reading task needs. `UNREADABLE`: the object is larger than
+            its limit, or the store failed.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -109,8 +109,8 @@ class Part:
         box: box of the values, global voxels.
         key: digest of the patch's input and of the identity of the computation.
         values: (c, z, y, x), float32, bfloat16 or float16, on the host.
-        arrived: mark in the queue of the device, which the device reaches when *values* have been
-            copied to the host; ``None`` if nothing needs to be copied.
+        arrived: mark (like a CUDA event) that is reached when *values* have been copied to the
+            host; ``None`` if nothing needs to be copied.
     """
 
     patch: Zyx
@@ -175,11 +175,14 @@ class PackedParts:
     def __init__(self, content: bytes, patch_size: Zyx, channels: int) -> None:
         """Check the header and all entries."""
         if len(content) < _HEADER.size + _CHECKSUM:
-            msg = "the object is too short"
+            msg = "the object ends before the end of its header"
             raise PartsError(DAMAGED, msg)
         magic, code, stated, count = _HEADER.unpack_from(content)
         if magic != _MAGIC or code not in _DTYPES or stated != channels or count < 1:
-            msg = "the header of the object does not describe parts of this network's output"
+            msg = (
+                "the object contains no parts, or its parts have an unknown data type or another "
+                "number of channels than the network"
+            )
             raise PartsError(FOREIGN, msg)
         end = _HEADER.size + count * _ENTRY.size
         if len(content) < end + _CHECKSUM:
@@ -197,7 +200,7 @@ class PackedParts:
             patch, offset, size = (Zyx(*values[k : k + 3]) for k in (0, 3, 6))
             ends = zip(offset, size, patch_size, strict=True)
             if min(size) < 1 or any(low + length > most for low, length, most in ends):
-                msg = f"part {number} of the object is not inside a patch"
+                msg = f"part {number} of the object does not fit into an output patch"
                 raise PartsError(MISPLACED, msg)
             stop = start + size.product() * channels * self._dtype.itemsize
             box = BoundingBox.from_size(patch + offset, size)
@@ -232,7 +235,7 @@ class PackedParts:
         return self.part(entry)
 
     def part(self, entry: PartEntry) -> Part:
-        """Return the part of an entry of this object.
+        """Check and return the part that *entry* describes.
 
         Raises:
             PartsError: the values of the part are damaged.
@@ -276,14 +279,16 @@ class PartStore(Protocol):
         Args:
             consumer: name of the task that may use the object.
             producer: name under which the object was stored.
-            most: limit of the size of the object, in bytes; ``None`` is returned for a larger one.
+            most: limit of the size of the object, in bytes. For a larger object, a store returns
+                ``None`` or raises an error.
         """
 
     def write(self, consumer: str, producer: str, content: Callable[[], bytes], size: int) -> None:
-        """Store an object, now or later.
+        """Store an object.
 
-        The store may also drop the object. Before a delayed object is stored, this process can
-        already list and read the object.
+        The store may write the object later, in another thread. Until then, this process can
+        already list and read the object. The store may also drop the object, for example if the
+        store is full.
 
         Args:
             consumer: name of the task that may use the object.
@@ -426,8 +431,8 @@ class PatchExchange:
         except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
             self._warn(
                 "read",
-                "cannot look for parts of patches that other tasks have stored, so these patches "
-                f"are computed: {error}",
+                "cannot look for patch outputs that other tasks have stored, so this process "
+                f"computes these patches itself: {error}",
             )
             return ()
 
@@ -461,15 +466,16 @@ class PatchExchange:
             self.counts.refused[error.kind] += 1
         self._warn(
             "refused",
-            f"task {consumer} computes some patches itself, because the parts that task {producer} "
-            f"stored cannot be used: {error}",
+            f"task {consumer} computes some patches itself, because the patch outputs that task "
+            f"{producer} stored cannot be used: {error}",
         )
 
     def copied(self, values: torch.Tensor) -> tuple[torch.Tensor, Mark | None]:
-        """Start to copy values from the device to the host; return the copy and a mark.
+        """Start to copy values from the device to the host.
 
-        The mark is reached when the copy is complete. If the copy is already complete, the second
-        result is ``None`` instead of a mark.
+        Returns:
+            The copy on the host, and a mark (like a CUDA event) that is reached when the copy is
+            complete. The mark is ``None`` if the copy is already complete.
         """
         if not self._device.asynchronous:
             return values.clone(memory_format=torch.contiguous_format), None
@@ -518,10 +524,10 @@ class PatchExchange:
     def write(self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]]) -> None:
         """Pass the parts of a task to the store, one object for each consumer.
 
-        This happens in a thread, because the store may first have to look up which consumers still
-        need parts. Parts that wait for the thread are in memory. If the size of all waiting parts
-        would exceed `PartStore.most_bytes`, the parts of *task* are not stored. Before a part is in
-        the store, other tasks of this process read the part from *task*.
+        A thread does this work, because the store may first have to look up which consumers still
+        need parts. Until the thread has stored the parts, they stay in memory, and other tasks of
+        this process read them from *task*. If the waiting parts of all tasks together would exceed
+        `PartStore.most_bytes`, the parts of *task* are not stored.
 
         Args:
             task: task that computed the parts.
@@ -551,7 +557,11 @@ class PatchExchange:
                 self._write(task, consumers)
         except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
             self._has_failed = True
-            self._warn("write", f"cannot store parts of patches for other tasks any more: {error}")
+            self._warn(
+                "write",
+                "cannot store parts of patches, so from now on other tasks compute these patches "
+                f"themselves: {error}",
+            )
         # From now on the parts are in the store, and no longer in *task*: see `TaskExchange.look`.
         self.tasks_passed += 1
 
@@ -569,7 +579,7 @@ class PatchExchange:
         try:
             self._store.done(consumer)
         except Exception as error:  # noqa: BLE001  (parts only save time: no error may end a task)
-            self._warn("done", f"cannot remove used parts of patches: {error}")
+            self._warn("done", f"cannot remove parts of patches that are no longer needed: {error}")
 
     def patience_s(self) -> float:
         """Return how long, in seconds, a task may wait for the reads of parts, in total.
@@ -664,8 +674,8 @@ class TaskExchange:
     def look(self, patch: BoundingBox) -> None:
         """Start to read objects that were stored for this task since the last call.
 
-        Nothing is read unless *patch* is the first of a layer (patches with equal z), or a task of
-        this process has passed parts to the store since the last call.
+        The store is searched in two cases: *patch* is the first of a layer (patches with equal z),
+        or a task of this process has passed parts to the store since the last call.
 
         Args:
             patch: output box of the next patch.
@@ -705,7 +715,7 @@ class TaskExchange:
         return digest_of(self.identity, np.ascontiguousarray(values).data)
 
     def find(self, patch: BoundingBox, key: bytes) -> Part | None:
-        """Return the part of a patch that another task computed; ``None`` if none is usable.
+        """Return a patch's part from the task that computed it; ``None`` if no part is usable.
 
         Args:
             patch: output box of the patch.

@@ -1,4 +1,4 @@
-"""Grid of patches: their inputs, and their positions. Positions depend only on the domain.
+"""Positions and inputs of the patches that cover the domain, the bounds of the whole volume.
 
 ```
 domain       |----------------------------------------|
@@ -71,9 +71,9 @@ class PatchGeometry:
         Args:
             input_size: size of the input patch, voxels, zyx.
             output_size: size of the output patch, voxels, zyx (default: *input_size*).
-            overlap: overlap of neighbouring output patches, voxels, zyx. The default is 4, 64, 64;
-                along an axis where the output patch is not larger than this number, the default is
-                a quarter of the patch size.
+            overlap: overlap of neighbouring output patches, voxels, zyx (default: 4, 64, 64). If
+                the output patch is not larger than the default along an axis, the default along
+                this axis is a quarter of the patch size.
 
         Raises:
             OptionError: the sizes are not compatible.
@@ -152,9 +152,9 @@ class PatchGrid:
         pad: padding of input patches outside the domain: ``reflect`` (repeated mirroring),
             ``edge`` or ``zero``. With ``none``, there is no padding, and the output is smaller than
             the domain by one margin on each side.
-        keep_stride: let the last patch along an axis reach beyond the domain, into the padding
-            (``--grid padded``). All patches are then shifted by multiples of the stride. If false,
-            the last patch is moved back into the domain.
+        keep_stride: keep the distance between all neighbouring patches equal to the stride
+            (``--grid padded``). The last patch along an axis may reach beyond the domain, into the
+            padding. If false, the last patch is moved back into the domain.
         spread: spread the patches evenly over the domain (``--grid spread``).
     """
 
@@ -168,8 +168,8 @@ class PatchGrid:
         """Check that at least one patch fits.
 
         Raises:
-            GeometryError: the domain is empty. Or *pad* is ``none``, and the domain is smaller than
-                an input patch or *keep_stride* is set.
+            GeometryError: the domain is empty. With *pad* ``none``: the domain is smaller than an
+                input patch, or *keep_stride* is set.
             OptionError: both *keep_stride* and *spread* are set.
         """
         if self.keep_stride and self.spread:
@@ -185,10 +185,14 @@ class PatchGrid:
         if self.pad == "none" and (
             any(a < b for a, b in zip(size, need, strict=True)) or self.keep_stride
         ):
-            fits = "may reach beyond the domain" if self.keep_stride else f"needs at least {need}"
+            fits = (
+                "--grid padded lets patches reach beyond the domain"
+                if self.keep_stride
+                else f"the domain needs at least {need}"
+            )
             msg = (
                 f"input patches of {need} (zyx, voxels) cannot cover domain {self.domain} of size "
-                f"{size} without padding: the grid {fits}; use --pad reflect"
+                f"{size} without padding: {fits}; use --pad reflect"
             )
             raise GeometryError(msg)
 
@@ -284,9 +288,9 @@ class PatchGrid:
     def required_input(self, box: BoundingBox) -> BoundingBox:
         """Return the box of the input on which the output in *box* depends.
 
-        The result is the smallest box inside the domain that contains two kinds of voxels: those in
-        the input patches of all output patches that touch *box*, and those that are copied into the
-        padding of these patches.
+        This output depends on all patches that touch *box*. The result is the smallest box inside
+        the domain that contains the input of these patches, and the voxels from which their padding
+        is copied.
 
         Raises:
             GeometryError: *box* does not intersect the box that the patches cover.
@@ -313,7 +317,10 @@ class PatchGrid:
     def sufficient_margin(
         self, boxes: BoxGrid | Sequence[BoundingBox] | None, output_margin: Zyx
     ) -> Zyx:
-        """Return the smallest margin (zyx, voxels) with which each box contains its required input.
+        """Return the smallest margin (zyx, voxels) that suffices for the tasks in *boxes*.
+
+        A margin suffices if each box, enlarged by the margin, contains the input for the output in
+        the box and in its output margin (see `required_input`).
 
         Args:
             boxes: boxes of all tasks, or ``None`` for a margin that suffices for any box.
@@ -343,14 +350,14 @@ class PatchGrid:
         return Zyx.of(result)
 
     def source_indices(self, first: int, last: int, axis: int) -> NDArray[np.int64]:
-        """Return, for each position in [first, last), the position of the voxel to read for it.
+        """Return the position to read for each position of an input patch along one axis.
 
-        Inside the domain, the two positions are equal. In the padding, they differ: with
-        ``reflect``, for example, the mirrored position inside the domain is returned.
+        A position inside the domain is returned unchanged. A position in the padding is replaced by
+        the position whose voxel is copied: with ``reflect``, the mirrored position, for example.
 
         Args:
             first: first position along the axis, global voxels.
-            last: end of the positions, global voxels.
+            last: end of the positions (not included), global voxels.
             axis: 0, 1 or 2 for z, y or x.
 
         Returns:
@@ -425,6 +432,7 @@ def divisor_warning(grid: PatchGrid, divisor: Zyx | None) -> str | None:
     else:
         remedy = "--grid padded"
     return (
-        f"patches are shifted by steps that are not multiples of the network's divisor {divisor} "
-        f"(zyx, voxels), so overlapping patches agree less well than they could; use {remedy}"
+        f"the distances between patches are not multiples of {divisor} (zyx, voxels), the product "
+        "of the network's pooling factors (--patch-divisor), so overlapping patches agree less "
+        f"well than they could; use {remedy}"
     )

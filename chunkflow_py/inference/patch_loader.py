@@ -194,13 +194,14 @@ def _by_all_threads(scale: Scale, source: NDArray[Any], place: NDArray[np.float3
 
 
 def sample(patches: PatchSource, batch_size: int) -> list[torch.Tensor]:
-    """Return batches of a few normalised patches whose voxels are not all equal.
+    """Return batches of a few normalised patches, to compare backends.
 
-    Only some of the patches of the source *patches* are examined.
+    A few patches, spread evenly over the grid, are examined. Those with the largest standard
+    deviation are used. Patches whose voxels are all equal are never used.
 
     Returns:
-        Batches of (batch_size, c, z, y, x) float32, padded with zeros; an empty list if the
-        examined patches contain no such patch.
+        Batches of (batch_size, c, z, y, x) float32, padded with zeros; an empty list if the voxels
+        of each examined patch are all equal.
     """
     boxes = list(patches.grid.patches(patches.target))
     chosen = boxes[:: -(-len(boxes) // _SAMPLED)]
@@ -242,7 +243,7 @@ class PatchLoader:
         self._thread = device.thread("gather") if ahead else None
 
     def open(self, patches: PatchSource) -> Batches:
-        """Return the batches of *patches*; earlier calls of `open` have priority over this call."""
+        """Return the batches of *patches*; a thread fills the batches of earlier calls first."""
         stop = Event()
         batches = self._filled(patches, stop)
         if self._thread is None:

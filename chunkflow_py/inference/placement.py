@@ -43,11 +43,11 @@ class Placement:
         output_crop_margin: number of voxels to drop on each side of the box that the patches cover,
             zyx (an option of chunkflow 1.x).
         patch_num: number of patches that the chunk must contain, zyx (an option of chunkflow 1.x).
-        mask_output_chunk: do not drop the overlap at the boundaries of the box that the patches
-            cover (an option of chunkflow 1.x).
-        outline: what is known about all tasks before the first task, such as their boxes. With
-            this knowledge, an error about a margin that is too small suggests a margin that
-            suffices for all tasks.
+        mask_output_chunk: with ``--grid chunk``, keep the whole box that the patches cover. If
+            false, the overlap is dropped on each side of this box (an option of chunkflow 1.x).
+        outline: what is known before the first task, such as the boxes of all tasks. If the margin
+            of a task is too small, the error message suggests a margin that suffices for all tasks
+            in the outline.
         needed: function that receives a box and the domain, and returns the box that later
             operators need; ``None`` if unknown.
         reported: keys of the warnings that have been logged.
@@ -187,8 +187,8 @@ class Placement:
                 self.warn_once(
                     "patch_num",
                     f"--patch-num {self.patch_num} does not cover the whole chunk: patches start "
-                    "at the chunk's corner, as with --grid chunk; without --patch-num, "
-                    f"{grid.count(wanted)} patches (zyx) would cover it",
+                    "at the chunk's corner, as with --grid chunk; to cover the whole chunk with "
+                    f"{grid.count(wanted)} patches (zyx), leave --patch-num out",
                 )
                 return self._legacy_plan(chunk, None, self._legacy_crop)
             return grid, wanted
@@ -198,7 +198,7 @@ class Placement:
         if "legacy" not in self.reported:
             self.warn_once(
                 "legacy",
-                f"patches are counted from the chunk's corner, so the result depends on how the "
+                f"the patch grid starts at the chunk's corner, so the result depends on how the "
                 f"volume is divided into tasks: {self._advice(grid, chunk, bbox, asked)}",
             )
         # The result is the task's box; --output-crop-margin would only drop voxels around it.

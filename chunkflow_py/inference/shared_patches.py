@@ -13,9 +13,9 @@ the overlaps of patch and task along z, y and x. Therefore, a sum over all parts
 three sums, one along each axis, and even millions of tasks are counted exactly.
 
 A patch may touch several tasks. The first of these tasks to run computes the patch, and stores a
-part for each of the other tasks. The number of stored parts does not depend on the order of the
-tasks, but the number of bytes does: the part in the first task is not stored, and this part may be
-larger or smaller than the other parts of the patch.
+part for each of the other tasks. The order of the tasks does not change the number of stored parts.
+It changes the number of stored bytes, because the parts of a patch differ in size, and the part in
+the first task is not stored.
 
 The numbers of parts and bytes are exact if tasks run one after the other, in the given order. More
 is written if two workers compute the same patch, because they work on neighbouring tasks at the
@@ -79,9 +79,9 @@ def part_memory(task_bytes: int, tasks: int, most_bytes: int, *, writes_later: b
 def too_small(boxes: Boxes, patch: Zyx) -> str:
     """Return a phrase that names the axes along which tasks are smaller than a patch, or "".
 
-    Tasks that are smaller than a patch do not exchange parts: a patch could touch three or more of
-    these tasks along an axis, but a task exchanges parts only with its 26 direct neighbours. An
-    axis along which the volume is not divided into tasks is not checked.
+    Tasks that are smaller than a patch do not exchange parts. The reason: a patch can touch three
+    or more small tasks along an axis, but a task exchanges parts only with its 26 direct
+    neighbours. An axis along which the volume is not divided into tasks is not checked.
 
     Args:
         boxes: boxes of the tasks.
@@ -108,7 +108,7 @@ def too_small(boxes: Boxes, patch: Zyx) -> str:
 
 
 def slabs_of_layers(count: Zyx, workers: int) -> list[int]:
-    """Return, for each layer of tasks, the number of the slab that contains the layer.
+    """Return a list with the number of the slab of each layer of tasks.
 
     A layer is all tasks with equal z. A slab is one or several layers. In checkerboard order
     (`chunkflow_py.tasks.checkerboard`), all tasks of a slab are sent before those of the next slab.
@@ -127,10 +127,10 @@ class SharedPatches:
     """The patches of a grid and the tasks that they touch, along each axis.
 
     Attributes:
-        touched: one list for each of z, y and x. An entry belongs to one position of patches along
-            the axis, and is left out if the patch touches no task. The entry lists the tasks that
-            the patch touches: for each task, its position along the axis, and the overlap of patch
-            and task along the axis in voxels.
+        touched: one list for each of z, y and x. The list has an entry for each position of patches
+            along the axis at which a patch touches a task. The entry is a list of pairs, one pair
+            for each touched task: index of the task along the axis, and overlap of patch and task
+            along the axis, in voxels.
     """
 
     touched: tuple[Touched, Touched, Touched]
@@ -144,8 +144,8 @@ class SharedPatches:
         Args:
             grid: grid of the patches.
             targets: for each of z, y and x, a list with one entry for each position of tasks along
-                the axis. The entry is a pair: the first voxel that the task computes, and the end
-                of these voxels. ``None`` if the task computes nothing.
+                the axis. The entry is the range of voxels (start, stop) that the task computes
+                along the axis, or ``None`` if the task computes nothing.
         """
         sizes = grid.geometry.output_patch_size
         z, y, x = (
@@ -208,20 +208,17 @@ class SharedPatches:
     def peak_voxels(self, slab_of: Sequence[int] | None) -> int:
         """Return the largest number of voxels of parts that are stored at the same time.
 
-        The calculation assumes that tasks run strictly in the given order, and that the parts for a
-        task are removed when the task is done. A part is then stored from the time when its
-        producer (the task that computed the patch) is done until its consumer (the task that uses
-        the part) is done. The voxels of the stored parts are summed at a few points in time, and
-        the result is the largest sum. These points depend on the order of the tasks:
+        A part is stored when the task that computed the patch is done. It is assumed that tasks run
+        strictly in the given order, and that the part is removed when the task that uses the part
+        is done. The voxels of the stored parts are summed at a few points in time, and the result
+        is the largest sum:
 
-        * If tasks run in the order of their numbers, the points are the ends of a few tasks in the
-          middle of the grid. Several tasks are considered, because the parts at each boundary
-          differ in size.
-        * In checkerboard order, the tasks of a slab (one or several layers of tasks) run before
-          those of the next slab. Within a slab, each task has one of eight colours, and tasks of
-          one colour are never neighbours. All tasks of a colour run before those of the next
-          colour. The points are the ends of each colour, in the first, the middle and the last
-          slab.
+        * If tasks run in the order of their numbers, the sum is computed after each of a few tasks
+          in the middle of the grid, because the parts at different boundaries differ in size.
+        * In checkerboard order, the sum is computed after each colour, in the first, the middle and
+          the last slab. A slab is one or several layers of tasks. Each task of a slab has one of
+          eight colours, and tasks of one colour are never neighbours. All tasks of a colour run
+          before those of the next colour.
 
         Args:
             slab_of: ``None`` if tasks run in the order of their numbers. If tasks run in

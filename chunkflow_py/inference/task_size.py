@@ -11,10 +11,10 @@ If the boundaries of a task are multiples of the stride, and patches overlap by 
 then size / stride + 1 patches touch the task along an axis. The larger the tasks are, the fewer
 voxels are computed by two tasks, but the more memory a task needs.
 
-If tasks exchange the patches that they share, no voxel is computed by two tasks, and the size of
-tasks makes no difference. In this case, a task must be so large that at least half of the output
-that it computes lies in its own box. The smallest size with this property is chosen. With smaller
-tasks, the exchange would take too much of the time.
+If tasks exchange the patches that they share, no voxel is computed by two tasks, so the task size
+does not change the amplification. A task then computes output for its own box, and output for other
+tasks, which it stores. The smallest size is chosen for which at least half of the computed output
+is for the task's own box. With smaller tasks, the exchange would take too much of the time.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class TaskSize:
         amplification: number of voxels that the network computes per voxel of output.
         patches: number of patches of a task along each axis, zyx.
         alone: the amplification if tasks do not exchange patches.
-        kept: of the output voxels that a task computes, the average share that lies in the task's
-            own box (1 for a single task). Used only if tasks exchange patches; else set to 0.
+        kept: share (average over tasks) of the computed output voxels that lie in the task's own
+            box; 1 for a single task. Set to 0 if tasks do not exchange patches.
     """
 
     size: Zyx
@@ -101,9 +101,9 @@ class TaskSizes:
 
         If tasks do not exchange patches, the best size is the one with the least amplification.
 
-        If tasks exchange patches, the share of the output that lies in the task's own box
-        (`TaskSize.kept`) must be at least one half. If no such size fits into the memory, the size
-        with the largest share is returned.
+        If tasks exchange patches, at least half of the output that a task computes must lie in its
+        own box (`TaskSize.kept`). If no size with this property fits into the memory, the size with
+        the largest share is returned.
 
         Of several equally good sizes, the one that needs the least memory is returned. A task has
         the same size along y and x. This size may exceed the size of the volume along one of the

@@ -98,7 +98,7 @@ def _remedy(
             made = "in plane" if factors[0] == 1 else "along all axes"
             if mip is None:
                 finer = "finer" if steps < 0 else "coarser"
-                return f"data {2 ** abs(steps)} times {finer} {made} would fit; load another mip"
+                return f"load a mip that is {2 ** abs(steps)} times {finer} {made}"
             if mip + steps >= 0:
                 option = f"--mip {mip + steps}"
                 return f"load the data with {option}, if each mip doubles the voxel size {made}"

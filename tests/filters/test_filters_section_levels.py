@@ -87,7 +87,7 @@ def test_other_images_are_refused(tmp_path):
     chunk = sections()
     box = str(chunk.bbox)
     store(tmp_path / "a", chunk, box)
-    with pytest.raises(ChunkError, match="count uint8 voxels, but the chunk is uint16"):
+    with pytest.raises(ChunkError, match="are of uint8 voxels, but the chunk is uint16"):
         normalize_contrast(sections(dtype=np.uint16), levels=str(tmp_path / "a"))
     store(tmp_path / "b", Chunk(np.stack([chunk.array] * 2), (10, 0, 0)), box)
     with pytest.raises(ChunkError, match="have 2 channels, but chunk .* has 1"):

@@ -461,7 +461,7 @@ def test_two_networks_of_one_file_share_nothing(write, tmp_path):
     ("text", "message"),
     [
         ("import torch\nx = (", r"is not valid Python: '\(' was never closed on line 2"),
-        ("1 / 0", "failed when run: ZeroDivisionError: division by zero"),
+        ("1 / 0", "raised an error: ZeroDivisionError: division by zero"),
         ("x = 1", "defines neither PatchInferencer .* nor InstantiatedModel"),
         ("import torch\nInstantiatedModel = torch.nn.Conv3d", "is a type, not a network"),
         ("InstantiatedModel = 5", "is a int, not a network"),
@@ -941,7 +941,10 @@ def test_a_checkpoint_of_lightning(write, tmp_path, caplog):
     source = NetworkSource(path, str(tmp_path / "w.pt"))
     loaded = source.load(source.run_file(), torch.device("cpu")).state_dict()
     assert all(torch.equal(loaded[key], value) for key, value in state.items())
-    assert f"{len(others)} weights outside of the prefix 'model.' are not used" in caplog.text
+    assert (
+        f"{len(others)} weights are not used, because their names do not begin with 'model.'"
+        in caplog.text
+    )
     assert "criterion.weight" in caplog.text
     del named["model.conv.bias"]
     torch.save({"state_dict": named | {"criterion.weight": torch.ones(3)}}, tmp_path / "w.pt")

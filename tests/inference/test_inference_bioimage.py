@@ -451,7 +451,7 @@ SPACE_LAST = {"type": "space", "id": "x", "size": {"min": 4, "step": 2}}
         ),
         (
             lambda d: d["outputs"][0]["axes"][2]["size"].update(offset=-3),
-            "outputs.0 is .*it must be 0, or negative and even",
+            "outputs.0 is .*the difference must be 0, or negative and even",
         ),
         (
             lambda d: d["outputs"][0]["axes"][2].update(size=8),

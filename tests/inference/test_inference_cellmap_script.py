@@ -159,7 +159,7 @@ def test_sizes_may_be_written_otherwise(folder: Path, old: str, new: str) -> Non
         ("output_voxel_size = Coordinate((8, 8, 8))", "output_voxel_size = Coordinate((4, 4, 4))",
          r"input_voxel_size \(8, 8, 8\), but output_voxel_size \(4, 4, 4\) \(nm, zyx\)"),
         ("output_voxel_size = Coordinate((8, 8, 8))", "output_voxel_size = (8, 8, 8)\ndel Network",
-         "failed when run: NameError"),
+         "raised an error: NameError"),
         ("Coordinate((8, 16, 16)) * Coordinate(input_voxel_size)", "(64, 128, 129)",
          r"read_shape of .* is \(64, 128, 129\), but input_voxel_size is \(8, 8, 8\)"),
         ("Coordinate((8, 16, 16)) * Coordinate(input_voxel_size)", "(64, 128, float('nan'))",

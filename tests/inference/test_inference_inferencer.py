@@ -74,14 +74,14 @@ def test_too_small_a_margin_falls_back_with_one_warning_that_names_the_margin(ca
     inferencer = create()
     for _ in range(2):
         assert inferencer(chunk, task).bbox == task
-    warnings = [r.message for r in caplog.records if "counted from the chunk" in r.message]
+    warnings = [r.message for r in caplog.records if "grid starts at the chunk" in r.message]
     assert len(warnings) == 1
     assert "--expand-margin-size auto" in warnings[0]
     margin = warnings[0].rpartition("--expand-margin-size ")[2].split(" (")[0]
     enough = Zyx.of(int(v) for v in margin.split())
     caplog.clear()
     create()(image(task.grow(enough).intersection(DOMAIN)), task)
-    assert "counted from the chunk" not in caplog.text
+    assert "grid starts at the chunk" not in caplog.text
 
 
 @pytest.mark.parametrize("grid", ["anchored", "padded", "spread"])

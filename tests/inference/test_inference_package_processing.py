@@ -251,7 +251,7 @@ PER_SAMPLE = ("zero_mean_unit_variance", {"axes": ["z", "y", "x"]})
         (
             [("scale_range", {"reference_tensor": "other"})],
             [],
-            "'other'; it must be the tensor itself",
+            "'other'; it must be .*: statistics of another tensor",
         ),
         ([("ensure_dtype", {"dtype": "uint8"})], [], "preprocessing.0 is .* last step is uint8"),
         (

@@ -260,7 +260,7 @@ def test_without_a_compiler(write, tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("--compile failed, the network runs uncompiled") == 1
+    assert done.stderr.count("--compile failed, so the network runs uncompiled") == 1
 
 
 # --- 2D, several outputs ------------------------------------------------------------------------

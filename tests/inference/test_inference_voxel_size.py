@@ -49,8 +49,8 @@ def test_the_whole_sentence():
         ((16, 16, 16), (8, 8, 8), 0, "load the data with --mip 1, if each .* along all axes"),
         ((8, 8, 8), (32, 32, 32), 2, "load the data with --mip 0, if each .* along all axes"),
         ((8, 8, 8), (32, 32, 32), 1, "no mip would fit if each mip doubles the voxel size"),
-        ((40, 16, 16), (40, 4, 4), None, "data 4 times coarser in plane would fit"),
-        ((4, 4, 4), (8, 8, 8), None, "data 2 times finer along all axes would fit"),
+        ((40, 16, 16), (40, 4, 4), None, "load a mip that is 4 times coarser in plane"),
+        ((4, 4, 4), (8, 8, 8), None, "load a mip that is 2 times finer along all axes"),
         (
             (30, 4, 4),
             (40, 8, 8),

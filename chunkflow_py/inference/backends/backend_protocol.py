@@ -20,12 +20,11 @@ class Backend(Protocol):
         device: device of batches and results.
         weighted: whether the results are already multiplied by the blending weights of the voxels
             of a patch. Only the framework ``universal`` does this.
-        divisor: three numbers of voxels, zyx. If the input is shifted along an axis by a multiple
-            of the number for this axis, the output is shifted by the same distance and does not
-            change otherwise. A network with three poolings by 2 has the divisor (8, 8, 8). ``None``
-            if unknown.
-        profile: compute profile, a dict of strings. The first batch may still change this dict, for
-            example if compilation fails.
+        divisor: number of voxels along z, y and x, or ``None`` if unknown. A shift of the input by
+            a multiple of the divisor shifts the output by the same distance, without any other
+            change. A network with three poolings by 2 has the divisor (8, 8, 8).
+        profile: compute profile, a dict of strings: the settings that decide the bytes of a result.
+            The first batch may still change this dict, for example if compilation fails.
 
     A backend may have a method ``warm()`` that runs a batch of zeros. Kernels are then selected
     and compiled before the first chunk. One thread may call ``warm()`` and another thread may run

@@ -6,12 +6,14 @@ Such a script is Python code. It assigns the network to ``model``, and may defin
 |--------------------------------------|----------------------------------------------------------|
 | `input_voxel_size`                   | voxel size of the input, nm, zyx                         |
 | `output_voxel_size`                  | voxel size of the output, nm, zyx                        |
-| `read_shape` or `input_size`         | size of the input patch, zyx, in nm or in voxels         |
-| `write_shape` or `output_size`       | size of the output patch, zyx, in nm or in voxels        |
+| `read_shape`                         | size of the input patch, nm, zyx                         |
+| `write_shape`                        | size of the output patch, nm, zyx                        |
+| `input_size`                         | size of the input patch, voxels, zyx                     |
+| `output_size`                        | size of the output patch, voxels, zyx                    |
 | `output_channels`                    | number of channels of the output                         |
 | `process_chunk`, `predict`           | function that reads and computes a block (not supported) |
 
-``read_shape`` and ``write_shape`` are in nm, ``input_size`` and ``output_size`` in voxels.
+If a size is declared both in nm and in voxels, the size in nm is used.
 
 A script declares the sizes that the network was trained for. An option of ``inference`` whose value
 differs from the declared value is therefore an error.
@@ -69,9 +71,9 @@ class CellmapScript:
             path: path of the script, for messages.
 
         Raises:
-            ModelError: the script has a function that reads and computes blocks; or the script has
-                no network; or the voxel sizes of input and output differ; or a size is missing, is
-                not three positive numbers, or is not a whole number of voxels.
+            ModelError: the script has no network, or has a function that reads and computes blocks.
+                Or a declared value is missing or invalid, or the voxel sizes of input and output
+                differ.
         """
         function = next((name for name in _FUNCTIONS if hasattr(module, name)), None)
         if function is not None or getattr(module, "model", None) is None:

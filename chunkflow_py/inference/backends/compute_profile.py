@@ -160,8 +160,8 @@ def cuda_switches(*, tf32: bool) -> Iterator[None]:
 class Multiplications(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the dtypes of convolutions and matrix products inside the ``with`` block.
 
-    The recorded dtypes show whether autocast had an effect. On a program that was exported with
-    decomposed operators (split into simpler ones), autocast has no effect, but raises no error.
+    The recorded dtypes show whether autocast had an effect. If a program was exported with
+    ``run_decompositions`` (operators split into simpler ones), autocast silently has no effect.
     """
 
     _NAMES = ("conv", "mm", "addmm", "bmm", "baddbmm", "linear")

@@ -57,8 +57,8 @@ def converted(key: str | None, make: Callable[[Path], None]) -> Iterator[Path]:
     """Yield a folder with the files of a converted network, from the cache if possible.
 
     If several processes convert the same network at the same time, the files of one process become
-    the entry of the cache. If the cache cannot be written, the network is converted at each start,
-    and one warning is logged.
+    the entry of the cache. If the cache cannot be written, every process converts the network
+    again, and one warning is logged.
 
     Args:
         key: name of the entry (`cache_key`), or ``None`` to disable the cache.
@@ -106,8 +106,8 @@ def _scratch_beside(entry: Path) -> Path | None:
 @functools.cache  # once for each folder and reason
 def _warn_unwritable(folder: str, reason: str) -> None:
     logger.warning(
-        "converted networks cannot be cached in %s (%s), so each start converts them again; "
-        "set CHUNKFLOW_CACHE_DIR to a writable folder",
+        "converted networks cannot be cached in %s (%s), so every process converts its network "
+        "again; set CHUNKFLOW_CACHE_DIR to a writable folder",
         folder,
         reason,
     )

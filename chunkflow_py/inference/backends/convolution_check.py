@@ -2,23 +2,23 @@
 
 Some versions of cuDNN silently compute wrong 3D convolutions in half precision (pytorch#163539,
 cuDNN 9.8 to 9.10). The error depends on the sizes of kernel and image. Therefore, the convolutions
-of a network's first batch are recorded. For each kernel size, the convolution with most
-multiplications is then computed again with the same dtype, memory layout and image size, but from
-random numbers:
+of a network's first batch are recorded. For each kernel size and dtype, the convolution with the
+most multiplications is then computed again. The dtype, the memory layout and the sizes stay the
+same, but the image and the kernel are replaced by random numbers:
 
 ```
-first batch --> SeenConvolutions --> the convolution with most multiplications, for each kernel size
-random k/64 --> device: that convolution, in its dtype ---+
-            --> CPU: float64, at a sample of voxels ------+--> is the largest error <= tolerance?
+first batch ----> SeenConvolutions --> the largest convolution for each kernel size and dtype
+random numbers -> device: that convolution, in its dtype ---+
+               -> CPU: float64, at a sample of voxels ------+--> is the largest error <= tolerance?
 ```
 
 The exact result is computed on the CPU, without cuDNN. This takes milliseconds, because only a
 sample of voxels is computed. The sample includes all corners of the image.
 
-The random numbers are multiples of 1/64 in [-1, 1]. Every dtype can represent these numbers
-exactly, and float32 can represent the sum of up to 4096 of their products exactly, added in any
-order. The results of a correct device therefore differ from the exact results only by rounding to
-the dtype. `Convolution.tolerance` does not depend on the weights of the network.
+The random numbers are multiples of 1/64 in [-1, 1], which every dtype represents exactly. A sum of
+up to 4096 products of two such numbers is also exact in float32, whatever the order of the
+additions. On a correct device, results therefore differ from the exact results only by rounding to
+the dtype.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ class Convolution:
 
         The result is 4 u + K / 2^24, where u is the unit roundoff of the dtype, and K is the number
         of products that are added for a voxel. The first term allows for four roundings to the
-        dtype: of the image and of the kernel (which some algorithms, such as Winograd, transform
-        before they multiply), of a partial sum, and of the result. The second term allows for K
-        additions in float32. For comparison, a wrong sum has a relative error of about 1.
+        dtype: of the image, of the kernel, of a partial sum, and of the result. (The image and the
+        kernel are rounded by algorithms that transform them first, such as Winograd.) The second
+        term allows for K additions in float32. A wrong sum has a relative error of about 1.
         """
         return _ROUNDINGS * _UNIT[self.dtype] + prod(self.kernel[1:]) * 2.0**-24
 
@@ -270,14 +270,14 @@ def wrong_convolution(device: str, convolution: Convolution, error: float) -> st
         error: error of the convolution, as `error_of` returns it.
     """
     return (
-        f"{device} computes wrong values with {describe_libraries()}: a {convolution} has an error "
-        f"of {error:.2g} times the largest value of the exact result, but rounding explains at "
-        f"most {convolution.tolerance():.2g} times this value"
+        f"{device} computes wrong values with {describe_libraries()}: a {convolution} has a "
+        f"relative error of {error:.2g}, but rounding explains at most "
+        f"{convolution.tolerance():.2g}"
     )
 
 
 def remedy_for(dtype: torch.dtype, device: torch.device, *, tf32: bool = False) -> str:
-    """Return, as text, what helps a user whose device computes wrong values in *dtype*."""
+    """Return the advice for a user whose device computes wrong values in *dtype*."""
     another = "install another version of PyTorch"
     if device.type == "cuda":
         another += ", which brings another cuDNN"

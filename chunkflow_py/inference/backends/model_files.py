@@ -100,20 +100,20 @@ def load_weights(
 ) -> None:
     """Load *state* into *network*; the names of the weights must match.
 
-    A wrapper around a network adds a prefix to the names of the weights, such as ``module.`` or
-    ``model.``. The prefix is removed if the names in the network do not have it. Weights whose
-    names do not start with the prefix, such as the weights of a loss, are not loaded, and a warning
-    lists their names. All other names must match exactly.
+    The names in *state* may begin with a prefix that the network's own names lack, such as
+    ``module.`` or ``model.``, because a wrapper around the network has added this prefix. The
+    prefix is removed. Weights without the prefix, such as the weights of a loss, are not loaded,
+    and a warning lists their names. All other names must match exactly.
 
     Args:
         network: network to change in place.
-        state: weights by key.
+        state: weights by name.
         path: path of the weight file, for messages.
         model: name or file of the network, for messages.
 
     Raises:
-        ModelError: keys or shapes differ, or the weights of the network are stored under several
-            prefixes. The message lists a few of the keys or prefixes.
+        ModelError: names or shapes differ, or *state* contains the weights of the network several
+            times, each time with another prefix. The message lists a few names or prefixes.
     """
     own = network.state_dict()
     prefix = _prefix(state, own, path)
@@ -121,7 +121,7 @@ def load_weights(
     state = {k.removeprefix(prefix): value for k, value in state.items() if k.startswith(prefix)}
     if outside:
         logger.warning(
-            "weights %s: %d weights outside of the prefix %r are not used: %s",
+            "weights %s: %d weights are not used, because their names do not begin with %r: %s",
             path, len(outside), prefix, _first(outside),
         )  # fmt: skip
     missing = [key for key in own if key not in state and not _is_optional(key)]
@@ -161,7 +161,7 @@ def unwrapped(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     compares all names with those of the network.
 
     Args:
-        state: weights by key, possibly with prefixes such as ``module.`` or ``model._orig_mod.``.
+        state: weights by name; a name may have a prefix, ``module.`` or ``model._orig_mod.``.
     """
     inner = dict(state)
     while len(found := {key.split(".")[0] for key in inner} & {*_WRAPPERS}) == 1:
@@ -224,8 +224,8 @@ def _state_dict(found: Any, path: str) -> dict[str, torch.Tensor]:
     if len(state) < len(found) or not state:
         others = [str(key) for key in found if key not in state]
         msg = (
-            f"weight file {path} contains neither a state dict nor a dict with a state dict under "
-            f"{', '.join(map(repr, _HOLDERS))}; "
+            f"weight file {path} must contain a state dict, or a dict with a state dict under one "
+            f"of {', '.join(map(repr, _HOLDERS))}, but "
             + (f"the values of {_first(others)} are not tensors" if others else "it is empty")
         )
         raise ModelError(msg)
@@ -251,7 +251,7 @@ def _first(items: Iterable[str], number: int = 3) -> str:
 
 
 def run_model_file(path: str) -> ModuleType:
-    """Execute a Python file and return it as a module with a private name.
+    """Execute a Python file and return its module.
 
     The file can run any code with the permissions of the user, so run only files that you trust.
     The file is executed again at each call, so that two networks made from one file share no
@@ -284,7 +284,7 @@ def run_model_file(path: str) -> ModuleType:
         raise ModelError(msg) from error
     except Exception as error:  # a user's file may raise anything
         del sys.modules[name]
-        msg = f"model file {path} failed when run: {type(error).__name__}: {error}"
+        msg = f"model file {path} raised an error: {type(error).__name__}: {error}"
         raise ModelError(msg) from error
     return module
 

@@ -262,13 +262,15 @@ class NetworkBackend:
             tensor = _as_tensor(item)
             if tensor is None:
                 msg = (
-                    f"output {name} of model {self.model} is a {type(item).__name__}, not a tensor"
+                    f"output {name} of model {self.model} is a {type(item).__name__}, not a "
+                    "tensor; list only outputs that are tensors in --output-names"
                 )
                 raise ModelError(msg)
             if tensor.ndim < 2 or tensor.shape[1] != channels:
                 msg = (
                     f"output {name} of model {self.model} has shape {tuple(tensor.shape)}, but "
-                    f"--output-channels is {channels} for this output"
+                    f"--output-channels is {channels} for this output; correct --output-channels "
+                    "or the model"
                 )
                 raise ModelError(msg)
             if parts and tensor.shape[2:] != parts[0].shape[2:]:
@@ -378,7 +380,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class ChannelSpreader:
-    """If a network returns one channel but more are requested, repeats the channel and warns once.
+    """Repeats the only channel of an output for all requested channels, and warns once.
 
     Attributes:
         model: name or file of the network, for the warning.
@@ -410,8 +412,7 @@ class Hook:
     If the first parameter has the type hint of an array or a tensor, the hint decides. Without such
     a hint, the first call tries an array for ``pre_process`` and a tensor for ``post_process``,
     because most model files written for other tools expect these. If that call fails with a
-    TypeError or an AttributeError, a tensor is tried instead of an array, or an array instead of a
-    tensor.
+    TypeError or an AttributeError, the other type is tried.
     """
 
     def __init__(self, call: Callable[..., Any], first: str, device: torch.device) -> None:

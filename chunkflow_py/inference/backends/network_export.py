@@ -135,7 +135,7 @@ def reason(error: BaseException) -> str:
 def quiet() -> Iterator[None]:
     """Silence log messages, warnings and stderr of converters in a ``with`` block.
 
-    Users can do nothing about what these messages report.
+    None of these messages asks the user to do anything.
     """
     # torch.export prints all operators before the one that it cannot export.
     with (

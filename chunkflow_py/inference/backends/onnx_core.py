@@ -140,12 +140,15 @@ class OnnxCore:
                 str(path), options, providers=[provider]
             )
         except Exception as error:
-            msg = f"model file {path} cannot be read by ONNX Runtime: {reason(error)}"
+            msg = (
+                f"model file {path} cannot be read by ONNX Runtime: {reason(error)}; convert the "
+                "model again"
+            )
             raise ModelError(msg) from error
         if provider[0] not in self._session.get_providers():
             msg = (
-                f"ONNX Runtime cannot use {self._device}, but only "
-                f"{', '.join(self._session.get_providers())}; choose --backend torch"
+                f"ONNX Runtime cannot use {self._device}; it has loaded only the execution "
+                f"providers {', '.join(self._session.get_providers())}; choose --backend torch"
             )
             raise OptionError(msg)
         self._input = _input_for(self._session, shape)
@@ -184,8 +187,8 @@ def _provider(device: torch.device) -> tuple[str, dict[str, str]]:
     if "CUDAExecutionProvider" not in found:
         msg = (
             f"--backend onnxruntime cannot use --device {device}: ONNX Runtime "
-            f"{onnxruntime.__version__} has only {', '.join(found)}; install onnxruntime-gpu in "
-            "place of onnxruntime, or choose --backend torch"
+            f"{onnxruntime.__version__} has only the execution providers {', '.join(found)}; "
+            "install onnxruntime-gpu in place of onnxruntime, or choose --backend torch"
         )
         raise OptionError(msg)
     return "CUDAExecutionProvider", {

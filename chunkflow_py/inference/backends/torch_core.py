@@ -249,7 +249,7 @@ class TorchCore:
             self.profile["compile"] = name
             if _NEEDS_CONTIGUOUS in str(error) and self._layout is not torch.contiguous_format:
                 raise
-            logger.warning("--compile failed, the network runs uncompiled: %s", _line(error))
+            logger.warning("--compile failed, so the network runs uncompiled: %s", _line(error))
             return
         self._network = made
 
@@ -306,9 +306,9 @@ def _line(error: BaseException) -> str:
 class OneDnnConvolutions(TorchFunctionMode):
     """Runs 3D convolutions with oneDNN inside the ``with`` block.
 
-    PyTorch alone does not use oneDNN for a small batch (n·c·z·y up to 20480), because of a rule
-    that was made for 2D. Without oneDNN, the convolutions are much slower. Measured with PyTorch
-    2.13 on one patch (2 threads, AVX-512), in seconds:
+    By default, PyTorch does not use oneDNN for a small batch (n·c·z·y up to 20480), although 3D
+    convolutions are much slower without oneDNN. Measured with PyTorch 2.13 on one patch (2 threads,
+    AVX-512), in seconds:
 
     | network | patch, voxels | without oneDNN | with oneDNN |
     |---------|---------------|----------------|-------------|
@@ -353,12 +353,15 @@ class FastInstanceNorm(TorchFunctionMode):
 
     Instance normalisation is the same as group normalisation with one channel per group. On the
     CPU, PyTorch runs instance normalisation as batch normalisation, without vector instructions.
-    Measured with PyTorch 2.13 (2 threads, AVX-512): for 16x64x64x64 values, the kernel of GroupNorm
-    takes 2.1 ms, and the kernel of batch normalisation takes 9.2 ms. For a patch of 64x64x64
-    voxels, a U-Net of nnU-Net takes 0.39 s of processor time with the kernel of GroupNorm, and 0.52
-    s with the kernel of batch normalisation. The rounding errors of both kernels are equally large:
-    at most 1e-6 for values with mean 0, and at most 1e-5 if the mean is 100 times the standard
-    deviation.
+    Measured with PyTorch 2.13 (2 threads, AVX-512):
+
+    | input                                      | GroupNorm | batch normalisation |
+    |--------------------------------------------|-----------|---------------------|
+    | 16x64x64x64 values, only the normalisation | 2.1 ms    | 9.2 ms              |
+    | 64x64x64 voxels, nnU-Net's U-Net, CPU time | 0.39 s    | 0.52 s              |
+
+    The rounding errors of both kernels are equally large: at most 1e-6 for values with mean 0, and
+    at most 1e-5 if the mean is 100 times the standard deviation.
     """
 
     def __torch_function__(

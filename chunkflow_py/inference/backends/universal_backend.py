@@ -33,9 +33,8 @@ class Universal:
     ```
 
     The class must multiply its output by ``output_patch_mask``, the blending weights of the voxels
-    of an output patch. The class does this, not the pipeline, so that the product can be computed
-    on the device of the network. The class chooses this device. ``input_patch`` and
-    ``output_patch`` are on the CPU.
+    of an output patch. The class chooses the device of the network, and can compute the product
+    there. ``input_patch`` and ``output_patch`` are on the CPU.
 
     Attributes:
         device, weighted, divisor, profile: see
@@ -91,7 +90,7 @@ class Universal:
         self.profile = profile_of(self.device, framework="universal", **more)
 
     def __call__(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return the output of the user's class, which contains the blending weights as a factor.
+        """Return the output of the user's class, multiplied by the blending weights.
 
         The result is (n, c, z, y, x), with the size of the output patch along z, y and x.
         """
@@ -108,7 +107,10 @@ class Universal:
         if isinstance(found, torch.Tensor):
             found = found.numpy(force=True)
         if not isinstance(found, np.ndarray):
-            msg = f"PatchInferencer of {self.model} returned a {type(found).__name__}, not an array"
+            msg = (
+                f"PatchInferencer of {self.model} returned a {type(found).__name__}, not an array; "
+                "let __call__ return a NumPy array"
+            )
             raise ModelError(msg)
         expected = (shape[0], *self._expected)
         if found.shape not in (expected, (shape[0], 1, *self._expected[1:])):

@@ -255,8 +255,8 @@ def _cut(source: TensorDescription, output: TensorDescription, here: Description
             growth = output.minimum[axis] - source.minimum[axis]
         if growth > 0 or growth % 2:
             here.refuse(
-                f"along {axis} the size of the output minus that of the input is {growth} voxels; "
-                "it must be 0, or negative and even"
+                f"along {axis} the output size minus the input size is {growth} voxels; the "
+                "difference must be 0, or negative and even"
             )
         cut[axis] = -growth // 2
     return Zyx.of(cut[axis] for axis in SPACE)

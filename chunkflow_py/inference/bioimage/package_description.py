@@ -265,7 +265,7 @@ class DescriptionField:
         raise ModelError(msg)
 
     def text(self) -> str:
-        """Return the value as a string; a number is converted, and another type is an error."""
+        """Return the value as a string; convert a number, and refuse any other type."""
         if not isinstance(self.value, str | int | float) or isinstance(self.value, bool):
             self.refuse("it must be a string")
         return str(self.value)

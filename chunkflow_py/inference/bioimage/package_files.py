@@ -103,7 +103,7 @@ class PackageFiles:
 
         Args:
             name: name of the file, relative to the description.
-            sha256: expected checksum, or ``None`` not to check it.
+            sha256: expected checksum (default: do not check).
 
         Raises:
             ModelError: the checksum of the file differs from *sha256*.

@@ -284,7 +284,7 @@ def load_network(weights: Weights, files: PackageFiles, *, trust_weights: bool) 
     if not isinstance(network, torch.nn.Module):
         msg = (
             f"{weights.callable} in {code.name} of model package {files.path} returned a "
-            f"{type(network).__name__}, not a torch.nn.Module"
+            f"{type(network).__name__}, not a torch.nn.Module; correct the description"
         )
         raise ModelError(msg)
     state, _ = read_weights(path, trust_weights=trust_weights)

@@ -7,16 +7,18 @@ is carried out:
 |---------------------------------|----------------------------------|----------------------------|
 | `fixed_zero_mean_unit_variance` | shift and divisor of the input   | a step with this formula   |
 | `scale_linear`                  | shift and divisor of the input   | a step with this formula   |
-| `zero_mean_unit_variance`       | `zscore` with a statistics file  | an error                   |
-| `scale_range`                   | `percentile` with such a file    | an error                   |
+| `zero_mean_unit_variance`       | `zscore` with statistics         | an error                   |
+| `scale_range`                   | `percentile` with statistics     | an error                   |
 | `clip`                          | limits of the normalisation      | a separate step            |
-| `sigmoid`, `softmax`            | a separate step                  | activation if the only step|
+| `sigmoid`, `softmax`            | a separate step                  | activation, or a step      |
 | `binarize`                      | a separate step                  | an error: use `threshold`  |
 | `ensure_dtype`                  | ignored if the dtype is float32  | ignored for a float dtype  |
 
 In other tools, a step such as `scale_range` computes the statistics (mean, percentiles) of a whole
 image. A chunk is only a part of an image, so chunkflow reads the statistics of the whole dataset
 from a file.
+
+After the network, a sigmoid or a softmax is the activation if no other step changes the output.
 """
 
 from __future__ import annotations
@@ -92,7 +94,7 @@ class Normalization:
             std: standard deviation of each channel.
 
         Raises:
-            OptionError: the package needs statistics, but they are missing or incomplete. Or
+            OptionError: the package needs statistics, but they are missing or incomplete; or
                 statistics are given, but the package needs none.
         """
         if not self.needs_statistics:
@@ -184,7 +186,7 @@ def before(
             found = replace(found, limits=_limits(kwargs))
         elif name in _STATISTICS and not _is_fixed(here):
             if steps or found != Normalization(package):
-                here.refuse("this step uses statistics of the image, so it must be the first one")
+                here.refuse("a step that uses statistics of the image must be the first step")
             found = _from_statistics(here, tensor, package)
         else:
             step = _step(here, tensor.channels)
@@ -256,7 +258,9 @@ def _from_statistics(
 ) -> Normalization:
     kwargs = here["kwargs"]
     if kwargs["reference_tensor"].value not in {None, tensor.name}:
-        kwargs["reference_tensor"].refuse(f"it must be the tensor itself, {tensor.name!r}")
+        kwargs["reference_tensor"].refuse(
+            f"it must be {tensor.name!r}: statistics of another tensor are not supported"
+        )
     axes = kwargs["axes"].value
     joint = tensor.channels > 1 and (axes is None or "c" in axes or "channel" in axes)
     epsilon = kwargs["eps"].number(1e-6)
