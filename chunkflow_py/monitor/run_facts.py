@@ -131,15 +131,15 @@ def patch_texts(patches: Mapping[str, int]) -> Iterator[str]:
     if not patches:
         return
     computed, found = patches.get("computed", 0), patches.get("found", 0)
-    yield f"{computed} patches computed and {found} found in the exchange"
+    yield f"{computed} patches computed and {found} taken from other tasks"
     if refused := {name: patches[name] for name in REFUSED_PARTS if name in patches}:
         kinds = ", ".join(f"{count} {name}" for name, count in refused.items())
-        yield f"{sum(refused.values())} stored parts of patches refused ({kinds})"
+        yield f"{sum(refused.values())} stored parts of patches could not be used ({kinds})"
     written, read = (patches.get(name, 0) for name in ("written_bytes", "read_bytes"))
     if written or read:
         yield (
             f"{describe_bytes(written)} written to and {describe_bytes(read)} read from the "
-            "exchange"
+            "exchange of patches"
         )
 
 
@@ -419,8 +419,7 @@ class StepFacts(Totals):
     def wasted_s(self) -> float:
         """Seconds that all operators together spent on failed attempts.
 
-        An attempt of unknown duration, such as an attempt whose worker died, counts as the mean
-        duration of a done task.
+        An attempt of unknown duration counts as the mean duration of a done task.
         """
         return self.failed_s + self.untimed * self.mean_s
 

@@ -274,7 +274,7 @@ def _step_parts(step: StepStatus) -> Iterator[str]:
 def _task_lines(task: FailedTask) -> Iterator[str]:
     """Yield the lines about a failed task: reason of the failure, then attempts with tracebacks."""
     if task.reason is None:
-        yield f"  to be tried again {task.stage} {task.box}"
+        yield f"  failed, to be tried again: {task.stage} {task.box}"
     else:
         yield f"  failed {task.stage} {task.box}: {task.reason}"
     for number, each in enumerate(task.attempts, 1):

@@ -53,9 +53,9 @@ class RunVolume:
 
 
 def volumes_of(stage: RunStep) -> tuple[list[RunVolume], list[str]]:
-    """Return the volumes that a step reads and writes; and sentences about other addresses.
+    """Return the volumes that a step reads and writes, and sentences about its other data.
 
-    Other addresses are those that are not volumes. If an operator reads or writes several
+    Other data are files and addresses that are not volumes. If an operator reads or writes several
     levels of a volume, only the first level is returned.
     """
     found, others = [], []

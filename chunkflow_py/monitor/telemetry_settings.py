@@ -1,4 +1,4 @@
-"""Read from the standard environment variables of OpenTelemetry whether to export telemetry."""
+"""Decide whether to export telemetry, from the environment variables of OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def telemetry_is_on(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether to export telemetry.
 
     Telemetry needs an endpoint, the protocol ``http/protobuf`` and the packages of OpenTelemetry.
-    ``OTEL_SDK_DISABLED=true`` turns telemetry off. If a package is missing, only a warning is
-    logged, because many clusters set the variables of an endpoint in all containers.
+    ``OTEL_SDK_DISABLED=true`` turns telemetry off. A missing package causes a warning but no error,
+    because many clusters set the variables of an endpoint in all containers.
     """
     if not any(environment.get(name) for name in _ENDPOINTS):
         return False
@@ -55,8 +55,9 @@ def telemetry_is_on(environment: Mapping[str, str] = os.environ) -> bool:
 def exports(signal: str, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether to export a signal, ``traces`` or ``metrics``.
 
-    A signal is exported if the variables set an endpoint, for all signals or for this one, and do
-    not set the exporter of this signal to ``none``.
+    The signal needs an endpoint: ``OTEL_EXPORTER_OTLP_ENDPOINT``, or the variable for this signal,
+    such as ``OTEL_EXPORTER_OTLP_TRACES_ENDPOINT``. The value ``none`` of the variable
+    ``OTEL_TRACES_EXPORTER`` or ``OTEL_METRICS_EXPORTER`` turns the signal off.
     """
     name = signal.upper()
     if (environment.get(f"OTEL_{name}_EXPORTER") or "otlp").strip().lower() == "none":

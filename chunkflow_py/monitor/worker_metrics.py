@@ -164,7 +164,7 @@ class Metrics:
         self._info.info(values)
 
     def stage_started(self, stage: str, tasks: int) -> None:
-        """Start to count the tasks of a step; *stage* is its name, *tasks* its number of tasks."""
+        """Start to count for the step *stage*, which has *tasks* tasks."""
         self._stage = stage
         self._planned.labels(stage).set(tasks)
         for outcome in ("done", "skipped", "given up"):
@@ -288,6 +288,6 @@ def _private(page: Any) -> Any:
         if asks_loopback(environ.get("HTTP_HOST", "")):
             return page(environ, start)
         start("403 Forbidden", [("Content-Type", "text/plain")])
-        return [b"use the host name 127.0.0.1 or localhost\n"]
+        return [b"this server does not answer to this host name; use 127.0.0.1 or localhost\n"]
 
     return answer

@@ -5,10 +5,11 @@
 | .npy   | a row of integers: z, y, x of the start, then z, y, x of the stop                      |
 | .json  | an item of a list: ``"0-64_0-512_0-512"``, ``{"start": [z, y, x], "stop": [z, y, x]}`` |
 |        | or ``[[z0, z1], [y0, y1], [x0, x1]]``; a string may have a time: ``"t3_0-64_…"``       |
-| .csv   | a row: a box string, or z0, z1, y0, y1, x0, x1. If a header row names the columns,     |
-|        | they can be in any order, and further columns are ignored. A column of box strings is  |
-|        | called ``bbox``. z0 can also be called z_start or start_z, and z1 can be called z_stop |
-|        | or stop_z; the same is true of y and x                                                 |
+| .csv   | a row: a box string, or z0, z1, y0, y1, x0, x1. A header row is optional               |
+
+If a .csv file has a header row, its columns can be in any order, and further columns are ignored. A
+column of box strings is called ``bbox``. Columns of numbers are called z0 (or z_start, start_z), z1
+(or z_stop, stop_z), and likewise for y and x.
 
 Boxes are half-open, in voxels. Nothing in the files is evaluated or unpickled.
 """

@@ -189,7 +189,7 @@ class DirectoryQueue:
     def receive_until(
         self, stop: Event | None, most: int, lease_s: float, wait_s: float = 0.0
     ) -> list[Message]:
-        """Return free messages; see `EndsWaits`."""
+        """Return free messages; stop waiting for a message when *stop* is set."""
         return poll_for_messages(lambda: self._take(most, lease_s), wait_s, PAUSES_S, stop)
 
     def _take(self, most: int, lease_s: float) -> list[Message]:

@@ -49,8 +49,8 @@ class Held:
     Attributes:
         message: the message, with the handle of its receipt.
         ends: time until which the lease is certain to last without another renewal.
-        until: time at which the lease ends even if it is renewed, because the queue limits the
-            total duration of a lease. `ends` and `until` are in seconds of the clock of the
+        until: latest time at which the lease can end; some queues limit the total duration of a
+            lease, including renewals. `ends` and `until` are in seconds of the clock of the
             `LeaseKeeper`.
     """
 
@@ -147,9 +147,11 @@ class LeaseKeeper:
         """Receive messages, and renew their leases from now on; *most* limits their number.
 
         If no message is free, wait for one, up to *wait_s* seconds, but at most a third of the
-        duration of a lease. Setting *stop* ends the wait early if the queue is an `EndsWaits`;
-        other queues ignore *stop*. The duration of a lease is counted from the start of the wait,
-        because the queue does not report when the lease began.
+        duration of a lease. If the queue implements `EndsWaits`, setting *stop* ends the wait.
+        Other queues ignore *stop*.
+
+        The queue does not report when a lease began. Therefore, the lease is assumed to begin when
+        the wait begins.
         """
         since = self.clock()
         wait_s = min(wait_s, self.lease_s / 3)

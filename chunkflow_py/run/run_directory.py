@@ -9,16 +9,17 @@
 <run>/documents/<sha256>              metadata of the outputs at submission
 <run>/stages/<step>/profile.json      compute profile of the step; set by its first worker
 <run>/stages/<step>/sent, closed      markers: all tasks were sent; all tasks have ended
-<run>/stages/<step>/stale             tasks to repeat, because a repair replaces their input
+<run>/stages/<step>/stale             tasks that read wrong input and must run again
 <run>/stages/<step>/order.json        sending order of tasks: `chunkflow_py.run.sending_order`
 <run>/ledger/<step>/…                 how each task ended: `chunkflow_py.run.ledger.ledger`
 <run>/budget.json, spending/…         budget, and cost so far: `chunkflow_py.run.spending`
 <run>/workers/<id>/…                  start and end of workers: `chunkflow_py.run.worker_records`
-<run>/exchange.json                   whether and where tasks exchange patches
-<run>/exchange/<step>-<hash>/…        patches that tasks exchange: `chunkflow_py.run.exchange_store`
+<run>/exchange.json                   settings of the patch exchange
+<run>/exchange/<step>-<hash>/…        patch exchange: `chunkflow_py.run.exchange_store`
 ```
 
-In these names, ``stages`` means steps. The store must support put-if-absent, a write that does
+In these names, ``stages`` means steps. In the patch exchange, tasks share the network's output for
+patches that cross task boundaries. The store must support put-if-absent, a write that does
 nothing if the object exists; `check_store` tests this.
 """
 
@@ -68,7 +69,10 @@ _DIGEST = re.compile(r"(.+?)/*#sha256=([0-9a-f]{64})")
 
 
 class ProfileError(OptionError):
-    """The compute profile of this machine differs from that of the first worker of the step."""
+    """The compute profile differs from that of the first worker of the step.
+
+    The compute profile (such as backend, device, threads and precision) can change the output.
+    """
 
 
 @dataclass
@@ -285,11 +289,14 @@ class RunDirectory:
         return new
 
     def check_same(self, spec: Spec, steps: int) -> None:
-        """Check that the existing run is the same as a new run.
+        """Check that the existing run has the same steps and queue as a new submission.
+
+        A submission checks the run after it has prepared each step, so *spec* may contain only the
+        first steps.
 
         Args:
-            spec: spec with all steps of the new run, or with only its first steps.
-            steps: number of steps that the new run will have.
+            spec: spec of the new submission, with the steps that have been prepared so far.
+            steps: number of all steps of the new submission.
 
         Raises:
             OptionError: the runs differ. The message names the differences.
@@ -335,7 +342,10 @@ class RunDirectory:
         return self._plans[step]
 
     def ledger(self, step: str) -> Ledger:
-        """Return the ledger of a step; a reused step (``--fork``) has its ledger in another run."""
+        """Return the ledger of a step: the records of how its tasks ended.
+
+        The ledger of a reused step (``--fork``) is in another run.
+        """
         if step not in self._ledgers:
             owner = self.spec.reused.get(step)
             store = self.store if owner is None else open_store(owner)
@@ -344,7 +354,7 @@ class RunDirectory:
         return self._ledgers[step]
 
     def document(self, digest: str) -> bytes | None:
-        """Return the run's copy of the metadata document with the SHA-256 *digest*.
+        """Return the run's copy of output metadata that has the SHA-256 *digest*.
 
         Return ``None`` if the copy is lost or damaged.
         """
@@ -352,7 +362,7 @@ class RunDirectory:
         return content if content is not None and sha256_of(content) == digest else None
 
     def coverage(self, step: str) -> Coverage:
-        """Return the coverage of a step: the objects that the records of the step must name."""
+        """Return the list of objects that the tasks of a step must record."""
         stored = self.spec.step(step)
         copies = f"{self.store.url.rstrip('/')}/documents"
         return Coverage(stored.outputs, self.document, copies, [name for name, _ in stored.options])
@@ -409,7 +419,7 @@ class RunDirectory:
                 remove_parts(ExchangeAddress(self.url, old, step.name, step.hash))
 
     def exchange_of(self, step: str) -> ExchangeAddress | None:
-        """Return the exchange of a step; ``None`` if the tasks of the step exchange no patches."""
+        """Return where the tasks of a step exchange patches; ``None`` if they do not."""
         settings, stored = self.exchange, self.spec.step(step)
         if settings is None or settings.mode == "off" or stored.device_class == "any":
             return None
@@ -434,8 +444,9 @@ class RunDirectory:
     def stale(self, step: str) -> Plan | set[int]:
         """Return the numbers of the tasks that have read wrong output of an earlier step.
 
-        A repair records these tasks with `add_stale`. Workers repeat the tasks when the earlier
-        steps are complete. If all tasks of the step are stale, its plan is returned.
+        ``chunkflow repair`` records these tasks with `add_stale`. Workers repeat the tasks when the
+        earlier steps are complete. If all tasks of the step are stale, the plan of the step is
+        returned.
         """
         numbers = json.loads(self.store.get(f"stages/{step}/stale") or b"[]")
         return self.plan(step) if numbers == _ALL else set(numbers)
@@ -445,7 +456,7 @@ class RunDirectory:
 
         Args:
             step: name of the step.
-            numbers: numbers of the tasks, or the plan of the step for all tasks of the step.
+            numbers: numbers of the tasks. For all tasks, pass the plan of the step.
         """
 
         def added(content: bytes | None) -> bytes:
@@ -459,8 +470,8 @@ class RunDirectory:
     def renew(self, step: str) -> None:
         """Reopen the stale tasks of a step (see `stale`) after their input was repaired.
 
-        The repair has already reopened these tasks. But a worker that was running such a task at
-        that time may have recorded the task later, although it has read wrong input.
+        A worker may have read wrong input before ``chunkflow repair`` reopened its task, and may
+        have recorded the task afterwards. Therefore, the tasks are reopened again.
         """
         numbers = self.stale(step)
         if numbers:
@@ -470,7 +481,7 @@ class RunDirectory:
     def current_step(self) -> str | None:
         """Return the name of the step on which workers work; ``None`` if the run is complete.
 
-        This is the first step for which `close` has not recorded that all its tasks have ended.
+        This is the first step that is not closed (see `is_closed`).
         """
         return next((s.name for s in self.spec.steps if not self.is_closed(s.name)), None)
 
@@ -478,6 +489,8 @@ class RunDirectory:
 
     def check_profile(self, step: str, profile: dict[str, str] | None) -> None:
         """Check that this machine has the same compute profile as the first worker of the step.
+
+        `ProfileError` explains compute profiles. With ``--device-class any``, nothing is checked.
 
         Raises:
             ProfileError: the profiles differ. The message names the differences.
@@ -496,10 +509,10 @@ class RunDirectory:
             if first.get(name) != profile.get(name)
         ]
         msg = (
-            f"this machine would compute other bytes than the step's first worker: "
+            "the output of this machine could differ from the output of the step's first worker: "
             f"{'; '.join(phrases)}; use the same type of machine; if only threads differ, set "
             "OMP_NUM_THREADS; to allow small differences between workers, submit the pipeline "
-            "again with --device-class any"
+            "again with --device-class any and another --run"
         )
         raise ProfileError(msg)
 

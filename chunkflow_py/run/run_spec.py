@@ -2,12 +2,13 @@
 
 | hash           | covers                                          | used in                       |
 |----------------|-------------------------------------------------|-------------------------------|
-| `RunStep.hash` | everything that determines the bytes of a step  | records, messages, ``--fork`` |
+| `RunStep.hash` | everything that determines the output of a step | records, messages, ``--fork`` |
 | `Spec.digest`  | every byte of the spec                          | ``RUN#sha256=…`` of workers   |
 
 The hash of a step covers:
 
-* the options of its operators, including defaults; `NEUTRAL` and `NEWER` list the exceptions;
+* the options of its operators, including defaults, except for `NEUTRAL` options, which do not
+  change the output, and except for `NEWER` options at their default;
 * ``--mip`` and the device class of the step;
 * the plan of the step, and the content of the files that the step needs;
 * `OUTPUT_VERSION`, a number that increases when a new version of the package yields other bytes for
@@ -102,19 +103,20 @@ class File:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """An output of one operator: its address, and how to derive the box that each task saves.
+    """An output of one operator, and how to compute the box that a task writes to it.
 
     Attributes:
         operator: name of the operator.
         output: address of the output, and whether it is a volume, a file or a set of objects.
-        moves: the changes that turn the box of a task into the box that reaches the operator, in
-            the order in which they are applied. ``("move", low, high)`` adds *low* to the start and
-            *high* to the stop of the box; ``("turn", order)`` reorders the axes of the box. Each of
-            low, high and order has three numbers, zyx.
-        scale: voxels of the pipeline's input per voxel of the operator's chunk, zyx; a number that
-            is not whole is stored as text, such as ``"3/2"``.
-        domain: bounds to which the chunk is clipped, as text; ``None`` if they are unknown.
-        is_known: whether the saved box can be derived from the box of the task.
+        moves: the changes that earlier operators make to the box of a task, in order.
+            ``("move", low, high)`` adds *low* to the start and *high* to the stop of the box.
+            ``("turn", order)`` reorders the axes of the box. Each of low, high and order has three
+            numbers, zyx.
+        scale: size of a voxel of the operator's input, in voxels of the pipeline's input, zyx. A
+            fraction is stored as text, such as ``"3/2"``.
+        domain: bounds of the volume that the operator's input comes from, as text; ``None`` if they
+            are unknown. A task writes no voxels outside of these bounds.
+        is_known: whether the written box can be computed from the box of the task.
         documents: key and SHA-256 of each metadata document of the volume at submission.
     """
 
@@ -135,12 +137,13 @@ class RunStep:
         name: name of the step.
         arguments: command-line arguments of the operators, with `File.placeholder` for the path of
             a file; stored as ``words``.
-        source: command-line arguments of the source that made the plan, for information only.
+        source: command-line arguments of the operator that generated the tasks, for information
+            only.
         mip: value of the global option ``--mip``.
         options: for each operator, its name and the options that the hash covers.
         plan: JSON description of the tasks; see `chunkflow_py.tasks.task_plan`.
-        plan_sha256: SHA-256 of the binary file that completes *plan*; the file is empty if *plan*
-            alone describes the tasks.
+        plan_sha256: SHA-256 of the binary file with the rest of the plan. The file is empty if
+            *plan* alone describes the tasks.
         tasks: number of tasks.
         files: files that the operators need.
         code: descriptions of code that the step runs and that is not part of the package.

@@ -1,11 +1,15 @@
 """The order in which the tasks of a step are sent to workers.
 
-Neighbouring tasks share patches (`chunkflow_py.inference.patch_exchange`). The order decides only
-how many of these patches are already computed when another task needs them. In raster order, tasks
-are sent in the order of the plan. In checkerboard order, tasks that are sent at about the same time
-are not neighbours (`chunkflow_py.tasks.checkerboard`). The numbers of the tasks, the plan and the
-hashes of the steps do not depend on the order. A queue may deliver tasks in any order. The order is
-stored in the run directory, because workers send the tasks of later steps:
+Neighbouring tasks share patches (`chunkflow_py.inference.patch_exchange`). If one task has already
+computed a shared patch, its neighbour uses the result. How often this happens depends on the order:
+
+* In raster order, tasks are sent in the order of the plan.
+* In checkerboard order, tasks that are sent at about the same time are not neighbours
+  (`chunkflow_py.tasks.checkerboard`).
+
+The numbers of the tasks, the plan and the hashes of the steps do not depend on the order. A queue
+may deliver tasks in any order. The order is stored in the run directory, because workers send the
+tasks of later steps:
 
 ```
 <run>/stages/<step>/order.json     exists if tasks are sent in checkerboard order
@@ -42,14 +46,14 @@ def set_sending_order(run: RunDirectory, step: StepPipeline, exchange: str, work
     """Choose the order in which the tasks of a step are sent, store it, and log it.
 
     The option ``generate-tasks --order`` sets the order. Without this option, tasks that exchange
-    patches are sent in checkerboard order if *workers* is above 1. In raster order, the networks of
-    several workers would run up to twice as long, because several workers would compute the same
-    patch at the same time.
+    patches are sent in checkerboard order if *workers* is above 1. In raster order, several workers
+    would compute the same patch at the same time, and could need up to twice the network time.
 
     A single worker computes each patch once in any order, and receives tasks in raster order. In
-    this order, the worker's cache already contains about two fifths of the blocks that a task
-    reads, more than in checkerboard order. With several workers, the cache matters less than the
-    number of computed patches, because a worker reads blocks while the network runs.
+    raster order, the cache of the worker already contains about 40 % of the blocks that a task
+    reads. In checkerboard order, the worker must read these blocks again. With several workers, the
+    cache matters less than the number of computed patches, because a worker reads blocks while the
+    network runs.
 
     Args:
         run: run directory, which contains the spec.

@@ -35,7 +35,7 @@ class SigningKey:
         path: PEM file with an Ed25519 private key, without a password.
 
     Raises:
-        OptionError: the file contains no Ed25519 private key without a password.
+        OptionError: the file contains no Ed25519 private key, or the key has a password.
     """
 
     def __init__(self, path: str) -> None:
@@ -60,7 +60,9 @@ class SigningKey:
 
 
 class TrustedKeys:
-    """Public keys; a run may execute code here only if one of these keys has signed the run.
+    """Public keys of trusted submitters.
+
+    A worker executes the code of a run only if one of these keys has signed the spec of the run.
 
     Args:
         path: PEM file with one or more Ed25519 public keys.

@@ -13,12 +13,11 @@ requests; reading every report would take 3,600 requests.
 A report includes the expected cost until the next report. The sum of all reports is therefore never
 less than what running workers have spent. If a worker is killed, the sum is too large by at most
 the cost of the time between two reports. When the budget is spent, a worker only finishes the tasks
-that it has begun, and its reports include no expected cost. The last report of a worker that ends
-is exact.
+that it has begun, and reports only the cost so far. The last report of a worker that ends is exact.
 
-The interval between two reports is a quarter of the time until the budget is expected to be spent,
-but at most two minutes. Reports therefore become frequent only shortly before the budget is spent.
-So each worker notices in time that the budget is spent.
+A worker reports at least every two minutes. Shortly before the budget is spent, a worker reports
+more often, so that it notices in time that the budget is spent: the interval is then a quarter of
+the time until the budget is expected to be spent.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ def worker_pipeline(
 ) -> Pipeline:
     """Return the pipeline that the workers of a run execute.
 
-    In this pipeline, ``--grid auto`` means ``--grid anchored``. Tasks exchange no patches unless
-    the caller sets the attribute `make_part_store` of the returned pipeline.
+    ``--grid auto`` becomes ``--grid anchored``: the patch grid starts at the corner of the whole
+    volume. To let tasks exchange patches, set `make_part_store` of the returned pipeline.
 
     Args:
         operators: operators that follow the source.

@@ -59,8 +59,8 @@ class Stitching:
         labels: URL of the volume of labels; no two labelling tasks may have used the same label.
         output: URL of the volume to create.
         chunk_size: box size of the tasks that made the labels, voxels, zyx. The boxes form a grid
-            that starts at the first voxel of the volume. ``None`` uses the boxes that are recorded
-            with the labels.
+            that starts at the first voxel of the volume. With ``None``, the boxes are those that
+            the tasks have recorded in the folder of the labels.
         linker: method that links labels of neighbouring tasks.
         mip: resolution level of the labels.
         work: URL of a folder or prefix for the links between labels, and for the table of new
@@ -70,7 +70,8 @@ class Stitching:
             labels.
         encoding: encoding of the blocks of a new output.
         task_size: box size of the relabelling tasks, voxels, zyx.
-        opening: options with which both volumes are opened.
+        opening: options with which the labels are opened. For the output, only *parallel* and
+            *access* are used.
     """
 
     labels: str
@@ -132,7 +133,7 @@ class Stitching:
 
     @cached_property
     def _tasks(self) -> VolumeTasks | TaskSource:
-        """The tasks that made the labels, and tasks that cover the regions without labels.
+        """The boxes of the labelling tasks, and boxes for the rest of the volume.
 
         Raises:
             OptionError: the boxes of the tasks are not recorded, and *chunk_size* is ``None``.
@@ -149,9 +150,9 @@ class Stitching:
                 msg = (
                     f"{self.labels} was labelled more than once, by tasks of different sizes "
                     f"({error}); run the labelling again and write its labels to a new volume. "
-                    "If the last labelling covered the whole volume, you can instead remove the "
-                    f"folder {FOLDER!r} beside the blocks of the level, and run stitch-labels with "
-                    "--chunk-size Z Y X, the task size of the last labelling"
+                    "If the last labelling covered the whole volume, you can instead delete "
+                    f"{FOLDER!r} in the folder of this resolution level, and run stitch-labels "
+                    "with the task size of the last labelling: --chunk-size Z Y X"
                 )
                 raise ChunkError(msg) from error
         if self.chunk_size is not None:
@@ -244,7 +245,7 @@ class Relabelling(Conversion):
     objects: ObjectCount = field(default_factory=ObjectCount)
 
     def copied(self, source: Volume) -> dict[str, Any]:
-        """Return a JSON description of the copied voxels and of the label table."""
+        """Return the record of the copy, with the checksums of the label table."""
         return {**super().copied(source), "table": self.table}
 
     def pipeline(self, *, dry_run: bool = False, **running: Any) -> Pipeline:

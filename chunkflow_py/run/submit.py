@@ -125,7 +125,7 @@ def submit(
             ``None`` keeps the setting of an existing run, and means ``auto`` for a new run.
         exchange_limit: limit of the size of the exchange of a step, in bytes. ``None`` means half
             of the free space on a disk, and no limit in a bucket.
-        clear_output: whether to delete objects of other runs from the boxes of this run's tasks. If
+        clear_output: whether to delete objects that already exist where the tasks will write. If
             this run already exists, nothing is deleted.
         workers: number of worker processes that are expected to work at the same time; the order
             in which tasks are sent depends on this number.
@@ -212,9 +212,9 @@ def submit(
             if is_known and run.spec.digest != spec.digest:
                 # The stored spec may differ in what `check_same` does not compare.
                 msg = (
-                    f"cannot sign {run.shown}: its spec has the SHA-256 {run.spec.digest}, but "
-                    f"the spec of this pipeline has {spec.digest}, for example because another "
-                    "version of chunkflow_py submitted the run; choose another --run"
+                    f"cannot sign {run.shown}: its stored spec (SHA-256 {run.spec.digest}) is not "
+                    f"the spec of this pipeline (SHA-256 {spec.digest}), for example because "
+                    "another version of chunkflow_py submitted the run; choose another --run"
                 )
                 raise OptionError(msg)
             key.sign(run.store, spec.digest)
@@ -507,8 +507,8 @@ def _canonical_value(value: Any, places: Sequence[str]) -> Any:
 
     Args:
         value: value of the option.
-        places: canonical addresses that the operator reads and writes. The value counts as a path
-            only if one of these addresses begins with the absolute form of the value.
+        places: absolute addresses that the operator reads and writes. A value is treated as a path
+            only if its absolute form is the beginning of one of these addresses.
     """
     if not isinstance(value, str) or not value.strip("/"):
         return value

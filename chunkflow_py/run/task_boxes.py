@@ -1,8 +1,8 @@
-"""Compute the boxes that tasks have at an operator, and find the task that writes a voxel.
+"""Compute the boxes of tasks at an operator, and find the task that writes a voxel.
 
 ```
 plan      |----|----|----|        boxes of the tasks, in voxels of the pipeline's input
-moved     |---|  |---|  |---|     boxes that reach an operator: corners moved, axes reordered
+moved     |---|  |---|  |---|     boxes at an operator, as changed by earlier operators
 scaled    |-| |-| |-|             the moved boxes in voxels of the operator's input
 ```
 """
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskBoxes:
-    """For each task of a plan, the box that the task has when it arrives at one operator.
+    """The boxes of all tasks at one operator, or at one output of an operator.
 
     Attributes:
         plan: plan of the tasks.
         boxes: boxes of the tasks at the operator, in the order of the plan. Earlier operators may
             have moved the corners of a box or reordered its axes.
         axes: for each axis of the boxes at the operator, the index of this axis in the plan.
-        scale: voxels of *boxes* per voxel of the operator's input, zyx.
+        scale: size of a voxel of the operator's input (or of the output), in voxels of *boxes*,
+            zyx.
     """
 
     plan: Plan
@@ -65,7 +66,7 @@ class TaskBoxes:
 
     @classmethod
     def of_output(cls, plan: Plan, output: StepOutput) -> TaskBoxes:
-        """Return, for each task of *plan*, the box that the task has at an output of the step."""
+        """Return the boxes of the tasks at an output of the step."""
         boxes, axes = plan.boxes, Zyx(0, 1, 2)
         for kind, *numbers in output.moves:
             if kind == "turn":
@@ -78,7 +79,7 @@ class TaskBoxes:
         """Return the number of the task that writes a voxel; ``None`` if no task writes it.
 
         Args:
-            voxel: position of the voxel, in voxels of the operator's input, zyx.
+            voxel: position of the voxel, in voxels of the operator's input (or of the output), zyx.
             time: time index of the voxel; tasks of a plan without times match every index.
         """
         for point in self.scale.owners(voxel):
@@ -91,7 +92,7 @@ class TaskBoxes:
         return None
 
     def has(self, region: Region) -> bool:
-        """Return whether any task has exactly the region *region* at the operator."""
+        """Return whether the box and time of a task at the operator are exactly *region*."""
         number = self.number(self.scale.coarser(region.bbox).start, region.time)
         if number is None:
             return False
@@ -99,7 +100,7 @@ class TaskBoxes:
         return self.moved(task.bbox) == region.bbox and task.time == region.time
 
     def moved(self, box: BoundingBox) -> BoundingBox:
-        """Return the box that a task has at the operator; *box* is the task's box in the plan."""
+        """Return the box of a task at the operator; *box* is the task's box in the plan."""
         if isinstance(self.boxes, BoxGrid) and isinstance(self.plan.boxes, BoxGrid):
             grid = self.plan.boxes
             return self.boxes.box(((box.start - grid.start) // grid.stride).turned(self.axes))

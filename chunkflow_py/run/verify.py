@@ -93,7 +93,7 @@ class Damage:
         if self.url is None:
             problem: str = self.kind
         elif self.kind == "other spec":
-            problem = f"{self.url} was recorded for another spec"
+            problem = f"{self.url} was recorded for a different spec"
         elif self.kind == "outside":
             problem = f"{self.url} is not in an output of this step"
         elif self.kind == "metadata":
@@ -197,7 +197,7 @@ class _Checks:
             return [], []
         if self._spec is not None and record.spec != self._spec:
             reason = (
-                f"the record of the task names the step hash {record.spec}, but the hash of the "
+                f"the record was made for a step with the hash {record.spec}, but the hash of this "
                 f"step is {self._spec}"
             )
             return [Damage(record.number, record.box, "other spec", reason)], []
@@ -211,8 +211,8 @@ class _Checks:
         absent = [url for url in expected if url not in objects]
         if record.state == "done" and absent:
             reason = (
-                f"the record of the task names {len(expected) - len(absent)} of the "
-                f"{len(expected)} objects in its box"
+                f"the record of the task lists only {len(expected) - len(absent)} of the "
+                f"{len(expected)} objects that the task must record"
             )
             problems.append(Damage(record.number, record.box, "missing", reason, absent[0]))
         elif record.state == "skipped" and not self._coverage.skips_stored:

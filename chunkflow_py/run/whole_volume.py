@@ -85,9 +85,9 @@ class Conversion:
             them from the voxel size.
         max_mip: coarsest level of the target. Levels above 0 are created empty, and the pipelines
             of `downsampling` fill them. With ``None``, an existing target keeps its levels. A new
-            target has as many levels as the source. If the source has only one level, the target
-            has as many levels as are needed until the coarsest level fits on a screen. An HDF5 file
-            has only level 0.
+            target gets one level for each level of the source that is coarser than *mip*. If the
+            source has no such level, the target gets levels until the coarsest fits on a screen. An
+            HDF5 file has only level 0.
         task_size: extent of a task, voxels, zyx.
         overwrite: whether to write also boxes that are already stored in the target.
         reading: options with which the source is opened.
@@ -208,7 +208,10 @@ class Conversion:
         fit_windows(self.target, self.writing, colors if known else ())
 
     def copied(self, source: Volume) -> dict[str, Any]:
-        """Return a JSON description of the voxels that are copied, without passwords."""
+        """Return a record of the copied source and its properties, without passwords.
+
+        `CopyRecord` stores the record in the target, so that blocks of two sources do not mix.
+        """
         place = Location.parse(self.source)
         address = place.store_url if place.dataset is None else f"{place.store_url}:{place.dataset}"
         return {
@@ -296,8 +299,8 @@ def downsampling(
         url: address of the volume, in which level *mip* and the next finer level must exist.
         mip: level to fill.
         mode: downsampling mode; see `chunkflow_py.volume.downsample.downsample`.
-        sparse: for labels, whether a voxel becomes 0 only if all its voxels at the finer level are
-            0.
+        sparse: for labels, whether to ignore the label 0. A voxel then becomes 0 only if all its
+            voxels at the finer level are 0.
         size: extent of a task, voxels of level *mip*, zyx; a multiple of the write unit of the
             level.
         resume: whether to skip tasks whose boxes are already stored.
@@ -363,8 +366,8 @@ def run_all(pipeline: Pipeline) -> Iterator[Task]:
 def task_size(unit: Zyx, like: Volume, most_bytes: int = TASK_BYTES) -> Zyx:
     """Return a task size that is a multiple of write units and, if possible, of input blocks.
 
-    If the input is an image file, a task covers whole pages of the file, even if the pages are
-    larger than *most_bytes*. Pages are divided only if a task of whole pages would exceed 256 MiB.
+    If the input is an image file, a task covers whole pages of the file, as long as the task has at
+    most 256 MiB. In this case, *most_bytes* may be exceeded.
 
     Args:
         unit: write unit of the output volume, voxels, zyx.

@@ -91,7 +91,7 @@ def test_objects_are_stored_used_and_removed():
     patches = json.loads(say("status r --json"))["stages"][0]["patches"]
     assert patches.keys() == {"computed", "found", "read_bytes", "written_bytes"}
     assert min(patches.values()) > 0
-    counts = f"{patches['computed']} patches computed and {patches['found']} found in the exchange"
+    counts = f"{patches['computed']} patches computed and {patches['found']} taken from other tasks"
     assert counts in say("status r")
     say("report r --output report.html")
     assert counts in Path("report.html").read_text()
@@ -108,7 +108,7 @@ def test_refused_parts_are_named():
     check()
     patches = json.loads(say("status r --json"))["stages"][0]["patches"]
     assert (patches["damaged"], patches["foreign"]) == (1, 1)
-    text = "2 stored parts of patches refused (1 damaged, 1 foreign)"
+    text = "2 stored parts of patches could not be used (1 damaged, 1 foreign)"
     assert text in say("status r")
     say("report r --output report.html")
     assert text in Path("report.html").read_text()

@@ -190,7 +190,10 @@ class _Handler(BaseHTTPRequestHandler):
         asked = urlsplit(self.path)
         query = {name: values[-1] for name, values in parse_qs(asked.query).items()}
         if self.server.is_private and not asks_loopback(self.headers.get("Host", "")):
-            self._fail(HTTPStatus.FORBIDDEN, "use the host name 127.0.0.1 or localhost")
+            self._fail(
+                HTTPStatus.FORBIDDEN,
+                "this server does not answer to this host name; use 127.0.0.1 or localhost",
+            )
             return
         try:
             if asked.path == "/health":

@@ -32,7 +32,6 @@ class PoolWatch:
     """
 
     def __init__(self, prefix: RunPrefix, price: float | None = None, source: str = "") -> None:
-        """Read nothing yet; see `runs`."""
         self._prefix, self._price, self._source = prefix, price, source
         self._reading, self._lock = threading.Lock(), threading.Lock()
         self._next = 0.0

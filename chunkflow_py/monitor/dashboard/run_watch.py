@@ -144,8 +144,8 @@ class RunWatch:
     def stage(self, name: str) -> StepWatch:
         """Return the step called *name*; if the name is empty, return the first open step.
 
-        A step is open if tasks have not ended, or were given up. If no step is open, the result is
-        the last step.
+        A step is open while some of its tasks have not ended, or have failed too often and were
+        given up. If no step is open, the last step is returned.
 
         Raises:
             OptionError: the run has no step of this name.
@@ -159,10 +159,12 @@ class RunWatch:
         return self._stages[name]
 
     def update(self, name: str = "") -> StepWatch:
-        """Update the states of all steps at most once a second, and read records of one step.
+        """Update the states of all steps, and read records of one step.
+
+        The states are updated at most once a second.
 
         Returns:
-            The step called *name*. Only records of this step were read.
+            The step called *name*, whose records were read.
 
         Raises:
             ChunkflowError: the run cannot be read.

@@ -162,10 +162,12 @@ class TaskHistory:
         """Return the tasks and the speed of each worker, and the working hours of all workers.
 
         Workers are sorted by the end of their last task, the latest first. The hours of a worker
-        are counted from the start of its first task to the end of its last task or, for an active
-        worker, until *now*. A worker is active if the step is not finished and the worker has
-        recently ended a task. "Recently" means within ten minutes, or within three times the mean
-        duration of the worker's tasks if that is longer.
+        begin at the start of its first task. They last until *now* for an active worker, else until
+        the end of its last task.
+
+        A worker is active if the step is not finished and the worker ended its last task recently:
+        at most ten minutes ago or, if its tasks are long, at most three times their mean duration
+        ago.
         """
         failed: dict[int, int] = {}
         parts = [*self._failed_by.values()]
@@ -238,6 +240,6 @@ class TaskHistory:
         }
 
     def coverage(self) -> tuple[int, int]:
-        """Return two numbers of tasks: those whose records have been read, and all ended tasks."""
+        """Return the number of tasks whose records have been read, and of all ended tasks."""
         ended = int(np.isin(self._states.codes, _ENDED).sum())
         return int(self._known().sum()), ended

@@ -24,9 +24,9 @@ class TaskMap:
 
     Attributes:
         count: number of cells along time, z, y and x.
-        starts: for each of z, y and x, the positions at which the cells start along this axis. The
-            lists are empty if the boxes do not form a grid; the cells are then in the order of the
-            list of boxes.
+        starts: for each of z, y and x, the positions at which the cells start along this axis. If
+            the boxes do not form a grid, the lists are empty, and the cells follow one another in
+            the order of the task numbers.
         extent: extent of the box around all tasks, in voxels, zyx.
         has_times: whether tasks have a time index.
         is_task: for each number, whether the plan has a task with this number.

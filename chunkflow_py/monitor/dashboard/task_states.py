@@ -5,8 +5,8 @@
 - Each update reads the headers of a few other segments, in turn. All tasks of these segments have
   ended, but the subcommands ``repair`` and ``retry`` may reopen tasks.
 
-The journal is read before the headers. If a compaction moves a record from the journal to a segment
-between these two reads, the state of the task is read from the header of the segment.
+Compaction moves records from the journal to segments. Therefore, the journal is read before the
+headers: if a record is moved between the two reads, the header contains the state of the task.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class TaskStates:
         return tries
 
     def totals(self, now: float) -> LedgerCounts:
-        """Return counts of tasks and sums such as stored bytes at *now* (Unix time)."""
+        """Return counts of tasks and sums, such as stored bytes, as of *now* (Unix time)."""
         parts = [header.sums for header in self.headers.values()]
         parts += [Sums.of(record) for record in self.records.values()]
         parts += [Sums.of_failure(failure) for failure in self.failures]

@@ -85,7 +85,7 @@ _MACHINES = (
     "and after its last task is not included."
 )
 _WASTED = (
-    "A failed attempt of unknown duration is counted with the mean duration of a done task. "
+    "A failed attempt of unknown duration counts as the mean duration of a done task. "
     "Attempts that a worker did not record, because the worker died, are not counted."
 )
 _REASONS = 20
@@ -121,7 +121,7 @@ def page_of(report: RunReport, now: float | None = None) -> str:
         *_state(report),
         tag(
             "p",
-            f"Written on {when}. All times are in UTC, by the clocks of the workers.",
+            f"Written on {when}. All times are in UTC, as the clocks of the workers show them.",
             class_="note",
         ),
         _summary(report),
@@ -227,7 +227,7 @@ def _ran_stage(report: StepReport) -> Iterator[Html]:
         ("taken over from", report.taken_from or ""),
         ("tasks", f"{stage.tasks:,}: {_plan_text(stage.plan)}"),
         ("workers", "all with one compute profile" if stage.device_class == "same"
-         else "mixed compute profiles: output bytes may differ within a tolerance"),
+         else "with any compute profile: their results agree only within a tolerance"),
         ("code outside of chunkflow_py", "; ".join(stage.code)),
         *((f"{place.role} ({place.operator})", f"{place.address} at mip {place.mip}")
           for place in report.volumes),
@@ -384,7 +384,7 @@ def _costs(stage: StepReport, options: ReportOptions) -> Iterator[Html]:
         rows.append(
             (
                 "dollars",
-                "unknown; give --price (US dollars per worker hour) or --instance to estimate them",
+                "unknown; give --price (US dollars per worker hour) or --instance for an estimate",
             )
         )
     else:

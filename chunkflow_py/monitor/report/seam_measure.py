@@ -152,7 +152,7 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
     except ChunkflowError as error:
         return Seams(place, problem=str(error))
     if not steps:
-        problem = "no sampled face is between two done tasks and has voxels on both sides"
+        problem = "no sampled task boundary has a done task and valid voxels on both sides"
         return Seams(place, labels, problem=problem)
     return Seams(
         place, labels, tuple(seam_along(axis, steps[axis], seed) for axis in sorted(steps))
@@ -160,10 +160,10 @@ def seams_of(place: RunVolume, faces: Sequence[Face], seed: int = 0) -> Seams:
 
 
 def steps_of(array: NDArray[Any], axis: int, *, labels: bool) -> tuple[float, float] | None:
-    """Return the mean step across the face in the middle of a slab, and the mean of other steps.
+    """Return the mean step across a face, and the mean step on both sides of the face.
 
-    A step is the difference between two neighbouring voxels along *axis*. For labels, a step is 1
-    if the two labels differ, else 0.
+    A step is the absolute difference between two neighbouring voxels along *axis*. For labels, a
+    step is 1 if the two labels differ, else 0.
 
     Args:
         array: slab of shape (…, z, y, x). The face is in the middle of the slab along *axis*.

@@ -85,7 +85,10 @@ class VolumePlanes:
 
 
 def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes:
-    """Return three planes through *point*, within the part of *region* that the volume covers.
+    """Return images of three planes through *point*.
+
+    The images show the part of *region* that the volume covers. If *point* is outside this part,
+    the planes go through the nearest voxel of the part.
 
     Args:
         place: the volume.
@@ -113,7 +116,9 @@ def planes_of(place: RunVolume, region: BoundingBox, point: Zyx) -> VolumePlanes
     except ChunkflowError as error:
         return VolumePlanes(place, problem=str(error))
     level = f"mip {mip}" + (
-        "" if window == box else ", a window of the tasks' box, because no level is coarse enough"
+        ""
+        if window == box
+        else ", only a part of the tasks' box, because no level is coarse enough to show all of it"
     )
     return VolumePlanes(place, f"{description}, {level}, {window}", planes)
 

@@ -86,7 +86,7 @@ class Fault:
 
     @property
     def is_final(self) -> bool:
-        """Whether a retry of the failed request would fail again."""
+        """Whether the same request would fail again, so that it is not repeated."""
         return self.kind == "permanent" or self.shortage == "access"
 
 
@@ -207,10 +207,11 @@ class Decision(NamedTuple):
     """The consequence of a failed attempt.
 
     Attributes:
-        action: ``count``: count *fault* against the task. ``retry``: do not count *fault*, and
-            retry the task after *delay_s*. ``retry-alone``: do not count *fault*, and retry the
-            task with no other task in its process. ``pause``: release the task, and receive no
-            tasks for *delay_s*. ``stop``: release the task, and stop this worker.
+        action: ``count``: count *fault* as a failure of the task (see `AttemptLimits`). ``retry``:
+            do not count *fault*, and retry the task after *delay_s*. ``retry-alone``: do not count
+            *fault*, and retry the task with no other task in its process. ``pause``: release the
+            task, and receive no tasks for *delay_s*. ``stop``: release the task, and stop this
+            worker.
         fault: the cause of the failure.
         delay_s: seconds before the retry, or length of the pause in seconds.
         message: reason for the action ``pause`` or ``stop``; empty for the other actions.
@@ -289,9 +290,10 @@ class FailurePolicy:
     def _blame_memory(self, task: int) -> Literal["task", "nobody", "worker"]:
         """Return whether to blame the task, the worker, or nobody yet for a lack of memory.
 
-        If tasks have succeeded on this worker, blame the task. But if another task has run out of
-        memory since the last success, blame the worker. If no task has ever succeeded, blame nobody
-        at first, and the worker after the second failure.
+        If a task has ever succeeded on this worker, the worker probably has enough memory, so
+        blame the task. But if different tasks have run out of memory since the last success, blame
+        the worker. If no task has ever succeeded, blame nobody for the first failure, and the
+        worker for the second.
         """
         last, self._short_of_memory = self._short_of_memory, task
         if self._has_succeeded:
@@ -301,8 +303,8 @@ class FailurePolicy:
     def _blame_access(self, task: int) -> Literal["task", "nobody", "worker"]:
         """Return whether to blame the task, the worker, or nobody yet for a refused access.
 
-        If the previous task of this worker was refused access, too, blame the worker. If the
-        previous task succeeded, but this task was refused access before, blame the task.
+        If no task has succeeded since the last refused access, blame the worker. Otherwise, blame
+        the task if it was refused access before, and nobody if this is the first time.
         """
         was_refused, self._was_refused = self._was_refused, True
         if was_refused:

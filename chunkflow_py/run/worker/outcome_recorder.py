@@ -6,7 +6,8 @@ failed        -> count the failure -> release for a later attempt, or record as 
 no outcome    -> remove the mark of a suspected poison task -> release
 ```
 
-To bury a message is to move it to the dead letters.
+To bury a message is to move it to the dead letters. A poison task is a task that kills its worker;
+`chunkflow_py.run.worker.task_receiver` explains the mark.
 
 Outcomes that arrive during a write to the ledger are written together in the next write, which
 waits only once for the disk. The messages of these tasks share one request to the queue.
@@ -51,9 +52,9 @@ class OutcomeRecorder(BatchThread):
         spec: hash of the step, for the records of tasks that are given up.
         guard: detector of poison tasks.
         post: function that is called in the recorder's thread with the name and the content of an
-            event: ``recorded`` with a list of tuples (job, record, failure), in which the record,
-            the failure or both may be ``None``; ``stuck`` with the reason why a write to the ledger
-            has failed and is repeated; ``fatal`` with an error.
+            event. ``recorded``: a list of tuples (job, record, failure); the record is ``None`` if
+            none was written, and the failure is ``None`` if the attempt did not fail. ``stuck``:
+            the reason why a write to the ledger has failed and is repeated. ``fatal``: an error.
         records_attempts: whether to record the output of an attempt even if another attempt on
             the same task was recorded first.
     """
@@ -84,7 +85,7 @@ class OutcomeRecorder(BatchThread):
         self._add(outcomes)
 
     def withdraw(self, job: Job, delay_s: float) -> None:
-        """Let the thread release a suspected poison task that has no outcome; return at once."""
+        """Queue the release of a suspected poison task without an outcome; return at once."""
         self._add([(job, delay_s)])
 
     def give_up(self) -> None:

@@ -234,9 +234,8 @@ class RunPool:
     def _has_tasks(run: RunDirectory, step: str) -> bool:
         """Return whether a run needs a worker.
 
-        A run needs no worker while all its remaining tasks are being processed: *step* was sent,
-        its queue has leased messages, but no message waits. If the queue is empty, a worker is
-        needed to record the end of *step*.
+        A run needs a worker if its tasks must still be sent, or if a task waits in its queue. A run
+        needs no worker while other workers process all remaining tasks of *step*.
         """
         if step != run.spec.first and not run.is_sent(step):
             return True

@@ -1,7 +1,8 @@
-"""End a worker whose supervisor has stalled, so that other workers get its tasks.
+"""End a worker that has stalled, so that other workers get its tasks.
 
-If the supervisor hangs, the thread that renews leases continues, so no other worker would ever
-receive the tasks. When the process ends, the leases expire.
+The main loop of a worker runs in its supervisor. If the supervisor hangs, another thread still
+renews the leases, so no other worker would ever receive the tasks. When the process ends, the
+leases expire.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ class StallWatch:
 
     def _end_process(self) -> None:
         logger.critical(
-            "the supervisor of this worker has not responded for %d s, so the worker ends; its "
-            "tasks go to other workers when their leases expire; the stacks of its threads, which "
-            "show where they hang, follow",
+            "the main loop of this worker has not responded for %d s, so the worker ends; other "
+            "workers receive its tasks when their leases expire; the stack traces below show where "
+            "the worker hangs",
             self._limit,
         )
         with suppress(Exception):  # a closed stderr must not keep the process alive

@@ -183,11 +183,11 @@ class Supervisor:
         check_profile: function that is called with the compute profile of each process before its
             first task, and raises a `ChunkflowError` if the process must not run tasks.
         worker: name of this worker, for records.
-        run: hash that the messages of this step must contain; ``None`` accepts any hash.
-        stages: hash that the messages of each step must contain, with the name of the step as
-            key, in the order of the steps.
-        is_wanted: function that takes the name of another step, and returns whether to keep
-            messages of that step; by default, messages of later steps are kept.
+        run: hash that a message of this step must contain; ``None`` accepts any hash.
+        stages: hash of each step of the run, with the name of the step as key, in the order of the
+            steps. A message of another step must contain the hash of that step.
+        is_wanted: function that takes the name of another step, and returns whether to leave
+            messages of that step in the queue. By default, messages of later steps are kept.
         listener: callbacks that report progress.
         on_recorded: function that is called with the number of each task that this worker has
             recorded.
@@ -196,8 +196,8 @@ class Supervisor:
             at once.
         registration: object that stores the records of this worker, including the reason why the
             worker stops.
-        fate_of: function that takes the name of an attempt, and returns why the worker that made
-            the attempt has ended.
+        fate_of: function that takes the name of an attempt, and returns the name of the worker that
+            made the attempt, and why this worker has ended.
     """
 
     def __init__(
@@ -523,8 +523,8 @@ class Supervisor:
         elif self._deadline is not None and now + longest_s >= self._deadline:
             remaining_s = max(0.0, self._deadline - now)
             self._stop(
-                f"only {remaining_s:.1f} s remain of {limits.reason}, and a task may take "
-                f"{longest_s:.0f} s, as long as the slowest task so far"
+                f"only {remaining_s:.1f} s remain of {limits.reason}, but the slowest task so far "
+                f"took {longest_s:.0f} s"
             )
         elif (reason := self._stop_reason()) is not None:
             # What is being computed is finished, however long it takes: most of it is done.
@@ -587,11 +587,10 @@ class Supervisor:
         self._outcome.message = f"all {ended} tasks are recorded{failed}"
 
     def _notice_completion(self) -> None:
-        """Report the step as complete if a stopped worker has recorded the last tasks of the step.
+        """Report the step as complete if its last tasks were recorded during the stop.
 
-        If the ledger does not answer within `LEAVE_S` or the remaining grace period, whichever is
-        shorter, the worker reports that it was stopped. The next worker then notices that the step
-        is complete.
+        The ledger must answer within `LEAVE_S`, or within the rest of the grace period if that is
+        shorter. Otherwise, the next worker notices that the step is complete.
         """
         if self._outcome.state != "stopped" or self._leaves_at_once or not self._has_worked:
             return
@@ -852,7 +851,7 @@ class InFlightTasks:
             self.give_back(job)
 
     def lost(self, held: Held) -> None:
-        """Stop a task whose last lease is lost."""
+        """Stop the task whose lease *held* is lost, unless the task has another lease."""
         for job in list(self._active.values()):
             if held in job.leases and job.lost:
                 self._listener.changed(f"the lease of task {job.box} is lost")
@@ -887,18 +886,16 @@ def _operator_times(process: WorkerProcess, ended: TaskEnded) -> tuple[OperatorT
 class CompletionWatch:
     """Checks periodically, while a worker is idle, whether its step is complete.
 
-    Only the ledger shows whether the step is complete: even if the queue is empty, a task that
-    another worker has leased may return to the queue. A check first counts the messages in the
-    queue, because this count is cheap. The check reads the ledger only if no task waits, or if
-    waiting tasks are not delivered to this worker, for example because the tasks belong to another
-    run.
+    Only the ledger shows whether the step is complete. An empty queue does not show this, because a
+    task that another worker has leased may return to the queue. Each check first counts the
+    messages in the queue, because this is cheap. The check reads the ledger only if no task waits,
+    or if the worker stays idle although tasks wait, for example tasks of another run.
 
     Args:
         queue: queue of the tasks.
         ledger: ledger of the step.
         total: number of tasks of the step.
-        quiet_s: number of seconds for which the queue must be empty until missing tasks are
-            reported.
+        quiet_s: missing tasks are reported after the queue has been empty for this many seconds.
         until_complete: whether to wait for tasks that other workers have leased.
         post: function that is called in a thread with the name and the content of an event:
             ``checked`` with the counts of the queue, the number of ended tasks and the number of

@@ -9,13 +9,13 @@ receive -> renew the lease from now on -> parse -> look up in the ledger -> job 
 To bury a message is to move it to the dead letters.
 
 Poison-task detection: if a task kills its worker process, the supervisor counts a failure. If the
-whole worker dies, for example because a container exceeds its memory limit, no supervisor is left
-to count the failure, and the queue delivers the message again. So a task whose message was
-delivered more than `RECEIVES` times is *suspected*: it runs alone, and a mark in the ledger records
-that the attempt has begun. A worker that releases the task removes the mark. The next worker that
-receives the message counts each remaining mark without an outcome as a failure of the kind
-``worker-lost``. Deliveries are not counted as failures, because workers are also preempted and
-drained. A task is given up only after many workers were lost.
+task kills the whole worker, for example because a container exceeds its memory limit, nobody counts
+the failure, and the queue delivers the message again. So a task whose message was delivered more
+than `RECEIVES` times is *suspected*. A suspected task runs alone in its process, and a mark in the
+ledger records that the attempt has begun. If the worker releases the task, it removes the mark. If
+the worker dies, the mark remains, and the next worker that receives the message counts a failure of
+the kind ``worker-lost``. A task is given up only after many workers were lost. A repeated delivery
+does not count as a failure, because the worker may have been preempted or drained.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class MessageFilter:
     Attributes:
         plan: tasks of the step.
         stage: name of the step.
-        runs: hash that the messages of each step must contain, with the name of the step as key,
-            in the order of the steps; ``None`` accepts any hash.
+        runs: hash of each step, with the name of the step as key, in the order of the steps. A
+            message must contain the hash of its step; ``None`` accepts any hash.
         is_wanted: function that takes the name of another step and returns whether to keep messages
             of that step; by default, messages of later steps are kept.
     """
@@ -154,8 +154,8 @@ class TaskReceiver:
         guard: detector of poison tasks; with ``None``, no task is ever suspected.
 
     Attributes:
-        profile: compute profile of this worker if the ledger must record each attempt before the
-            attempt begins, else ``None``.
+        profile: compute profile of this worker, which is recorded when an attempt begins. With
+            ``None``, only attempts on suspected tasks are recorded when they begin.
     """
 
     def __init__(
@@ -361,12 +361,13 @@ class PoisonTaskGuard:
     """Detects tasks that kill the whole worker that runs them; see the top of this module.
 
     Args:
-        ledger: ledger of the step, which stores the marks that show which attempts have begun.
+        ledger: ledger of the step, in which a mark shows that an attempt has begun.
         limits: number of failures after which a task is given up.
         spec: hash of the step, for the records of tasks that are given up.
-        keeps_attempts: whether the ledger must keep the marks of all attempts.
-        fate_of: function that takes the name of an attempt, and returns why the worker that made
-            the attempt has ended.
+        keeps_attempts: whether a released attempt keeps its mark (``--device-class any``). If true,
+            a failure is recorded at the release, to show that no worker was lost.
+        fate_of: function that takes the name of an attempt, and returns the name of the worker that
+            made the attempt, and why this worker has ended.
     """
 
     def __init__(
@@ -408,8 +409,7 @@ class PoisonTaskGuard:
 
         Args:
             job: the suspected task.
-            profile: compute profile of this worker; ``None`` if the ledger does not keep all
-                attempts.
+            profile: compute profile of this worker, to record with the mark; ``None`` for none.
 
         Returns:
             The record of the task if the task was given up, because too many attempts were lost;
@@ -427,7 +427,7 @@ class PoisonTaskGuard:
         return None
 
     def _lost(self, job: Job, attempt: str) -> FailedAttempt:
-        """Return the failure of an attempt whose worker has ended without an outcome."""
+        """Return the failure of an attempt whose worker disappeared."""
         worker, reason = "unknown", WORKER_LOST
         cause: FailureCause = "worker-lost"
         if self._fate_of is not None:

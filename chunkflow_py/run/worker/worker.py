@@ -235,9 +235,10 @@ def work_on_run(
             more tasks of the run.
 
     Raises:
-        OptionError: the run is in a bucket, but its address lacks the hash of the spec. Or the hash
-            belongs to another spec. Or this machine would compute different bytes. Or the run has
-            a budget, but the price of this machine is unknown.
+        OptionError: the run is in a bucket, but its address lacks the SHA-256 of the spec; the
+            SHA-256 in the address is not that of the spec; the compute profile of this machine
+            differs from that of the step's first worker; or the run has a budget, but the price of
+            this machine is unknown.
     """
     began = time.monotonic()
     spec = home.spec
@@ -245,9 +246,9 @@ def work_on_run(
     check_version(home, must_be_same=working.same_version)
     if not home.digest and not home.store.is_local and not removed("pinned-spec"):
         msg = (
-            f"other people may be able to write to {home.url}, and so change the code that runs on "
-            "this machine; start the worker with the address that submit printed, which contains "
-            f"the SHA-256 of the spec; for a run of your own, this address is {home.address}"
+            f"the address {home.url} lacks the SHA-256 of the spec, so anyone who can write to it "
+            "could change the code that runs on this machine; start the worker with the address "
+            f"that submit printed; if the run is your own, this address is {home.address}"
         )
         raise OptionError(msg)
     if not spec.queue:
@@ -376,9 +377,9 @@ def check_version(home: RunDirectory, *, must_be_same: bool) -> None:
         )
         raise OptionError(msg)
     logger.warning(
-        "run %s was submitted by chunkflow_py %s, but this worker has version %s; the records of "
-        "workers say which version computed each task; to refuse other versions, add "
-        "--same-version",
+        "run %s was submitted by chunkflow_py %s, but this worker has version %s; the file "
+        "workers/ID/started.json of the run records the version of each worker; to refuse other "
+        "versions, add --same-version",
         home.shown,
         submitted,
         own,
@@ -414,8 +415,8 @@ def _work_on(
     has_network = any(operator == "inference" for operator, _ in stage.options)
     if home.exchange and source.exchange is None and has_network:
         logger.info(
-            "tasks do not exchange patches, because workers may have different compute profiles "
-            "(--device-class any)"
+            "tasks do not exchange patches, because machines of different types may compute "
+            "different values (--device-class any)"
         )
     remover = PartRemover(source.exchange) if source.exchange else None
     supervisor = Supervisor(
@@ -447,9 +448,10 @@ def _work_on(
 def _is_wanted(home: RunDirectory, ours: str, other: str) -> bool:
     """Return whether a worker of step *ours* keeps a message of step *other* in the queue.
 
-    A message of an earlier step is kept if a repair has reopened that step. A message of a later
-    step is kept if the tasks of that step were sent or are being sent. Other messages are not
-    needed: either their step has ended, or their tasks will be sent again when their step begins.
+    * If *other* is an earlier step, the message is kept if a repair has reopened *other*. If not,
+      the tasks of *other* have ended.
+    * If *other* is a later step, the message is kept if the tasks of *other* were sent or are being
+      sent. If not, the tasks will be sent again when *other* begins.
     """
     names = [stage.name for stage in home.spec.steps]
     if names.index(other) < names.index(ours):
@@ -542,8 +544,8 @@ def _renewed(home: RunDirectory, key: str) -> Iterator[None]:
                 home.store.put(key, _claim())
             except ChunkflowError as error:
                 logger.warning(
-                    "cannot renew the claim to send the tasks of a step; another worker may also "
-                    "send these tasks: %s",
+                    "cannot write to the run directory while sending the tasks of a step; another "
+                    "worker may send the same tasks, which is harmless: %s",
                     error,
                 )
 

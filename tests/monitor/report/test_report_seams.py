@@ -215,7 +215,7 @@ def test_a_volume_without_faces_says_so(tmp_path):
     place = place_of(tmp_path, np.zeros(TASK, np.uint8), "image")
     found = seams_of(place, sampled(plan, ledger_of(tmp_path, plan), 4))
     assert found.axes == ()
-    assert "no sampled face is between two done tasks" in found.problem
+    assert "no sampled task boundary has a done task" in found.problem
     gone = RunVolume("output", "save-zarr", f"zarr://{tmp_path}/nothing", 0)
     assert "is not a zarr volume" in seams_of(gone, []).problem
 
