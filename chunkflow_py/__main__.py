@@ -8,7 +8,8 @@ from chunkflow_py.core.interrupts import keep_signals, starts_worker
 def main() -> None:
     """Run the command line.
 
-    A worker starts to record stop signals before the slow imports, so that no signal is missed.
+    The slow imports would miss a stop signal. ``work`` and ``run`` therefore record stop signals
+    from the beginning.
     """
     if starts_worker(sys.argv[1:]):
         keep_signals()

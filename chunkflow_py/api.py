@@ -85,8 +85,8 @@ class Pipeline(base.Pipeline):
 
         Args:
             settings: fields of `chunkflow_py.planning.run_plan.PlanSettings`. If the field
-                ``module`` is ``None`` (the default), no task is run to measure memory and time,
-                and a value that cannot be estimated without a measurement is unknown.
+                ``module`` is ``None`` (the default), no pilot run measures memory and time. Values
+                that need such a measurement are then unknown.
 
         Raises:
             OptionError: an operator was not made with ``ops.NAME(…)``, so its options are unknown.
@@ -104,14 +104,14 @@ class Pipeline(base.Pipeline):
     ) -> Submission:  # fmt: skip
         """Create a run of the pipeline and send its tasks, like ``chunkflow submit``.
 
-        The run gets the same spec (its stored description) as from the equivalent command line.
+        The equivalent command line would store the same spec (description of the run).
 
         Args:
             run: address of the run directory (default: the address of the output plus ``.run``).
             queue: URL of the queue (default: an SQLite file in the run directory; if the run
                 directory is not a local folder, a URL is required).
-            step: name of this pipeline in the run (default: the name of the last operator that runs
-                a network; without a network, of the last operator that computes).
+            step: name of this pipeline in the run (default: the last operator that runs a network;
+                if there is none, the last operator that computes).
             device_class: ``same`` refuses workers whose output bytes would differ from those of
                 the first worker. ``any`` accepts all workers, so that results agree only within a
                 tolerance.
@@ -140,8 +140,8 @@ class Pipeline(base.Pipeline):
                 msg = (
                     f"operator {each.name} was not created by chunkflow_py.ops, so workers cannot "
                     "create it; define it in a plugin or an installed package (docs/extending.md) "
-                    f"and use ops.{each.name.replace('-', '_')}(…), or run the pipeline in this "
-                    "process"
+                    f"and use ops.{each.name.replace('-', '_')}(…), or call run() to run the "
+                    "pipeline in this process"
                 )
                 raise OptionError(msg)
         return [Part(each, each.argv) for each in self._typed]
@@ -168,10 +168,10 @@ def predict(
         network: PyTorch module, which is copied and not changed, or path of a network (see
             docs/own-model.md).
         patch_size: size of the input patch, voxels, zyx.
-        overlap: overlap of output patches, voxels, zyx (default: the default of ``inference``).
+        overlap: overlap of output patches, voxels, zyx (default: as in ``ops.inference``).
         weights: path of a weight file.
-        num_output_channels: number of output channels of the network. By default, a module is run
-            on a patch of zeros to find this number; for a path, the default is 3.
+        num_output_channels: number of output channels of the network. The default for a path is 3.
+            The default for a module is the number of channels of its output for a patch of zeros.
         options: further options of the command ``inference``, such as ``output_kind="affinity"``.
 
     Returns:

@@ -2,10 +2,11 @@
 
 `OperatorBase` documents the hooks of operators and their defaults; `SourceBase` documents the hooks
 of sources. An operator inherits from `OperatorBase`, a source from `SourceBase`. The subclass marks
-each hook that it overrides, with `hook` or `HOOK`.
+each hook that it overrides: a method with the decorator `hook`, a dataclass field with the metadata
+`HOOK`.
 
-Each hook also has an older name, which is a class. For example, ``isinstance(operator, HasHalo)``
-is true if the operator overrides the hook ``required_input``.
+For each hook, this module also has a class with an older name. For example,
+``isinstance(operator, HasHalo)`` is true if the operator overrides the hook ``required_input``.
 """
 
 from __future__ import annotations

@@ -76,7 +76,10 @@ def check_source_first(commands: Sequence[Operator | Source | Subcommand]) -> No
 
 
 def operators_of(commands: Sequence[Operator | Source | Subcommand]) -> Iterator[Operator]:
-    """Yield all operators of a pipeline, including an operator that a source applies (`work`)."""
+    """Yield all operators of a pipeline.
+
+    If a source has an operator of its own (`Source.work`), this operator is yielded, too.
+    """
     for command in commands:
         if isinstance(command, Operator):
             yield command

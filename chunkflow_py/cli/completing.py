@@ -38,8 +38,8 @@ class CursorPosition:
         values: number of positional arguments that the command has before the cursor.
         given: options that the command has before the cursor.
         awaiting: option that needs a value at the cursor; ``None`` if no option does.
-        follows: whether the command is part of a pipeline. After such a command, ``then`` is the
-            only subcommand that may be typed.
+        follows: whether the next command belongs to a pipeline. If so, the next command is an
+            operator, or ``then`` if *in_run* is true.
         in_run: whether the command follows `submit`, `run` or `plan`.
     """
 
@@ -52,7 +52,7 @@ class CursorPosition:
 
     @property
     def arguments(self) -> list[click.Argument]:
-        """Positional arguments whose value may be the word at the cursor."""
+        """Positional arguments to which the word at the cursor may belong."""
         arguments = [each for each in self.command.params if isinstance(each, click.Argument)]
         return [each for n, each in enumerate(arguments) if n >= self.values or each.nargs < 0]
 

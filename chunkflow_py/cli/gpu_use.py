@@ -50,7 +50,7 @@ class GpuWatch:
         self._ended.set()
 
     def text(self) -> str:
-        """Return one text on the utilisation of all GPUs; without a GPU, the text is empty."""
+        """Return the utilisation and memory of all GPUs as text; empty if unknown."""
         busy = [f"{use.busy:.0%}" for use in self.now if use.busy is not None]
         if not busy:
             return ""

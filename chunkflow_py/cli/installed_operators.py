@@ -55,7 +55,7 @@ def _entry_point_files() -> Iterator[str]:
 
 
 def path_of(name: str) -> Path | None:
-    """Return the file of an operator; ``None`` if finding the file needs an import."""
+    """Return the file of an operator, or ``None`` if it cannot be found without an import."""
     package, *modules = installed()[name].partition(":")[0].split(".")
     spec = find_spec(package)  # imports nothing for a name without dots
     if spec is None or spec.origin is None:

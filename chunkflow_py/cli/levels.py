@@ -36,8 +36,7 @@ def make_levels(
 
     Raises:
         VolumeNotFoundError: the volume lacks one of the levels to make.
-        ChunkflowError: tasks of a level failed; the levels that are coarser than this level are not
-            made.
+        ChunkflowError: tasks of a level failed. No coarser level is made.
     """
     from chunkflow_py.run.whole_volume import downsampling
     from chunkflow_py.volume import open_volume
@@ -48,7 +47,8 @@ def make_levels(
     if missing:
         msg = (
             f"{url} has no mip {min(missing)}, only mip {', '.join(map(str, mips))}; create the "
-            f"volume with create-volume --max-mip {max(missing)}, or give another --stop-mip"
+            f"volume with create-volume --max-mip {max(missing)}, or choose existing levels with "
+            "--start-mip and --stop-mip"
         )
         raise VolumeNotFoundError(msg)
     for mip in range(start_mip, stop):

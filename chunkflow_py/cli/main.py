@@ -185,8 +185,8 @@ class OperatorGroup(Command, click.Group):
     "--in-place/--not-in-place",
     default=False,
     show_default=True,
-    help="Allow a pipeline to save to the volume that it loads. Not for runs and queues, where a "
-    "task may be executed twice.",
+    help="Allow a pipeline to save to the volume that it loads. Refused for runs and queues, "
+    "because they may execute a task twice.",
 )
 @click.option(
     "--verbose/--quiet",
@@ -323,9 +323,9 @@ def run_pipeline(
 
 
 _APPLIED_TWICE = (
-    "{0} cannot be combined with --in-place: a task of {1} may be executed twice, and the pipeline "
-    "would then be applied twice to the box of the task; leave --in-place out and save to another "
-    "volume or mip, or start the pipeline with generate-tasks and without {1}"
+    "{0} cannot be combined with --in-place: a task of {1} may be executed twice, and the second "
+    "execution would read the output of the first; leave --in-place out and save to another volume "
+    "or mip, or start the pipeline with generate-tasks and without {1}"
 )
 
 
@@ -407,10 +407,10 @@ class _Ending:
 
 
 def _keep_modules() -> None:
-    """Collect garbage once, and exempt all remaining objects from later collections.
+    """Collect garbage once, and exclude all remaining objects from later collections.
 
-    Without this exemption, Python examines all objects several times while it unloads its modules
-    at exit, which takes about a second if PyTorch is loaded.
+    Otherwise, Python examines all objects several times when it unloads its modules at exit. If
+    PyTorch is loaded, this takes about a second.
     """
     gc.collect()
     gc.freeze()

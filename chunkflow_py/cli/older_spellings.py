@@ -27,7 +27,7 @@ _NOTICES = "chunkflow_py.older_spellings"
 
 
 def modern_command(ctx: click.Context, name: str) -> str:
-    """Return the current name of the command whose current or older name is *name*.
+    """Return the current name of a command; *name* may be an older name.
 
     Raises:
         OptionError: the command was removed; the message names a replacement.

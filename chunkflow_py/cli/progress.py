@@ -146,7 +146,7 @@ class Progress(ABC):
 
     @property
     def voxels_per_second(self) -> float | None:
-        """Recent speed in voxels per second; ``None`` until a task that has voxels has ended."""
+        """Recent speed in voxels per second; ``None`` until the first voxels are finished."""
         with self._lock:
             return self._pace.per_second if self.voxels else None
 
@@ -261,7 +261,10 @@ class PipelineProgress(Progress):
         return max(0.0, 1 - network_s / self.elapsed_s)
 
     def share(self) -> float | None:
-        """Return the share of the work that is done, if all operators take equally long."""
+        """Return the share of the work that is done; ``None`` if unknown.
+
+        The estimate assumes that all operators take equally long.
+        """
         if not self.total or not self.operators:
             return None
         with self._lock:
@@ -294,9 +297,9 @@ class PipelineProgress(Progress):
         return f"{self.ended}{total} task{'' if is_one else 's'}{_nonzero(counts)}"
 
     def activity_rows(self) -> Iterable[Row]:
-        """Return a row with the running operators of each process.
+        """Yield one row per process, with the running operators.
 
-        If this process runs the tasks, there is a row for each stage (read, compute, write).
+        If this process runs the tasks, yield one row per stage (read, compute, write).
         """
         yield from map(_process_row, self.processes)
         if self.processes:
@@ -322,7 +325,7 @@ class WorkerProgress(Progress):
         total: number of all tasks of the step.
 
     Attributes:
-        failures: number of attempts at tasks that failed in this worker.
+        failures: number of failed attempts in this worker.
         snapshot: running operators of each worker process; ``None`` if not known yet.
     """
 
@@ -392,7 +395,10 @@ class WorkerProgress(Progress):
         return left / pace if left and pace else None
 
     def outside_network(self) -> float | None:
-        """Return the share of the total time of all processes in which no network ran, if known."""
+        """Return the share of the time in which no network ran, if known.
+
+        The time is summed over all worker processes.
+        """
         processes = self.snapshot.processes if self.snapshot else ()
         known = [each for each in processes if each.network_seconds is not None and each.seconds]
         if not known:
@@ -416,7 +422,11 @@ class WorkerProgress(Progress):
 
 
 def task_voxels(task: Task) -> int | None:
-    """Return the number of voxels of a task's box; without a box, of the task's largest chunk."""
+    """Return the number of voxels of a task's box.
+
+    If the task has no box, return the number of voxels of its largest chunk; ``None`` without a
+    chunk.
+    """
     if task.bbox is not None:
         return task.bbox.size.product()
     boxes = [getattr(item, "bbox", None) for item in task.items.values()]

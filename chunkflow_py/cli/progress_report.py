@@ -196,7 +196,7 @@ class PipelineReport(ProgressReport, Listener):
                     f"{_amount(traffic.decoded_bytes)}, which is "
                     f"{share:{'.2f' if share < 100 else ',.0f'}} times the "
                     f"{_amount(traffic.needed_bytes)} that tasks needed; {hits} "
-                    f"block{'' if hits == 1 else 's'} came from the cache of earlier tasks"
+                    f"block{'' if hits == 1 else 's'} came from the cache of blocks read earlier"
                 )
             if traffic is not None and traffic.missing_blocks:
                 many = traffic.missing_blocks

@@ -34,8 +34,8 @@ def step_pipelines(
 
     Args:
         parts: commands that follow the subcommand on the command line.
-        first: name of the first step. By default, the step is named after its last operator that
-            runs a network; without a network, after its last operator that computes.
+        first: name of the first step (default: its last operator that runs a network; if there is
+            none, its last operator that computes).
         mip: value of the global option ``--mip``.
         device_class: value of ``--device-class``: ``same`` or ``any``.
 
@@ -91,7 +91,7 @@ def step_pipelines(
 
 
 def _check_tasks_stay(source: Source) -> None:
-    """Refuse a source that writes its tasks to a queue or a file, because submit sends the tasks.
+    """Refuse a source that writes its tasks to a queue or a file of its own.
 
     Raises:
         OptionError: the source has the option --queue-name or --file-path.
@@ -103,7 +103,8 @@ def _check_tasks_stay(source: Source) -> None:
         if place:
             msg = (
                 f"{source.name} {option} {place} is not allowed in the pipeline of a run, because "
-                f"submit sends the tasks; leave {option} out and name the queue with submit --queue"
+                "the tasks go to the queue of the run; "
+                f"leave {option} out and name the queue with submit --queue"
             )
             raise OptionError(msg)
 
@@ -181,13 +182,14 @@ def sent_again(count: int, run: RunDirectory) -> str:
     tasks = "task" if count == 1 else "tasks"
     if run.spec.queue:
         return f"sent {count} {tasks} again to {run.spec.queue}"
-    return f"reset {count} {tasks}; to do them, run the same chunkflow run --on dask://… again"
+    return f"reset {count} {tasks}; to execute them, repeat the command chunkflow run --on dask://…"
 
 
 def _refuse_code(code: tuple[str, ...]) -> None:
     if code:
         msg = (
-            f"--no-code refuses this pipeline because it runs {', '.join(code)}, but the spec of "
-            "the run declares no such code; find out who submitted the run before you trust the run"
+            f"--no-code refuses this pipeline because it runs {', '.join(code)}, although the spec "
+            "(stored description) of the run lists no code; find out who submitted the run before "
+            "you trust the run"
         )
         raise OptionError(msg)

@@ -148,7 +148,10 @@ def above_view() -> AbstractContextManager[None]:
 
 
 def erase_view() -> None:
-    """Erase the view, if one is shown, without waiting for locks, before the process exits."""
+    """Erase the view, if one is shown, because the process exits.
+
+    The function acquires no lock, so it cannot delay the exit.
+    """
     if _shown:
         with suppress(OSError):
             os.write(2, _ERASE.encode())

@@ -38,8 +38,8 @@ class WorkerReport(ProgressReport, WorkerListener):
     """Report the progress of a worker, and serve its metrics.
 
     Args:
-        run_directory: run directory whose tasks the worker executes; ``None`` if the worker
-            belongs to a pool and has not started its first run.
+        run_directory: run directory whose tasks the worker executes; ``None`` if the worker serves
+            several runs and has not started the first of them.
         options: values of the global options ``verbose`` and ``progress``, and of the subcommand's
             options ``worker_name``, ``metrics_port`` and ``metrics_address``.
 
@@ -159,8 +159,8 @@ class WorkerReport(ProgressReport, WorkerListener):
     def may_observe(self, snapshot: Callable[[], WorkerSnapshot], *, is_last: bool) -> None:
         """Update view and metrics with a new snapshot of the worker, at most every `SNAPSHOT_S` s.
 
-        At the end of the worker, *is_last* is true: the view and the metrics are then updated,
-        however recent the previous snapshot is.
+        If *is_last* is true, the worker ends. The view and the metrics are then updated even if
+        the previous snapshot is recent.
         """
         if self._metrics is not None:
             self._metrics.health.tick()

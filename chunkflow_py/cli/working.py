@@ -51,9 +51,9 @@ _OPTIONS = (
     click.option("--max-tasks", type=click.IntRange(min=1),
                  help="Stop after this number of tasks.  [default: no limit]"),
     click.option("--walltime", type=SecondsOr("auto"),
-                 help="Seconds after which this machine ends the worker; a task that would not end "
-                      "in time is not started. auto: time limit of the Slurm job.  [default: no "
-                      "limit]"),
+                 help="Seconds after which this machine ends the worker; auto: remaining time of "
+                      "the Slurm job. The worker starts no task that would not end in time.  "
+                      "[default: no limit]"),
     click.option("--idle-exit", type=_SECONDS,
                  help="Stop after receiving no task for this many seconds.  [default: never]"),
     click.option("--max-cost", type=_SECONDS,
@@ -168,7 +168,7 @@ def working_from(options: dict[str, Any]) -> Callable[[], WorkOptions]:
 
 
 def _devices(listed: str | None) -> tuple[str, ...]:
-    """Return the GPUs to distribute over processes; empty if every process may use all GPUs."""
+    """Return the GPUs that ``--gpus`` names; empty if ``--gpus`` is not given."""
     if listed is None:
         return ()
     if listed != "all":

@@ -77,10 +77,9 @@ def mapped(
     Args:
         stream: items, taken one after the other in a separate thread.
         work: function that several threads may call at the same time.
-        depth: limit of the number of items in progress in addition to the item that the caller
-            waits for.
+        depth: maximum number of later items in progress while the caller waits for an item.
         name: name of the threads.
-        halt: function that is called when the generator is closed, to end a wait of *stream*.
+        halt: function that is called when the generator is closed, see `prefetch`.
     """
     items = iter(stream)
     feeder = _one_thread(f"{name}-feed")
@@ -128,7 +127,7 @@ def overlapped(
         stream: items, taken one after the other in a separate thread.
         begin: function that starts the work on an item and returns the future of the result.
         name: name of the thread.
-        halt: function that is called when the generator is closed, to end a wait of *stream*.
+        halt: function that is called when the generator is closed, see `prefetch`.
     """
     items = iter(stream)
     pool = _one_thread(name)

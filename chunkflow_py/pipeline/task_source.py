@@ -57,9 +57,9 @@ class Planner:
             stop of the volume is used.
         mip: resolution level of *volume_path*. All boxes are in voxels of this level.
         opening: credentials and options of the volumes.
-        selected: number of the first task to make, and 1 plus the number of the last task to make.
-            Tasks are numbered from 0 in *order*. If the second number is ``None``, the first number
-            and all larger numbers are selected.
+        selected: pair (start, stop) of task numbers. The tasks from *start* up to, but not
+            including, *stop* are made. If *stop* is ``None``, all tasks from *start* on are made.
+            Tasks are numbered from 0 in *order*.
         order: order in which tasks are numbered and made.
         bbox_file: file of boxes of interest; boxes of the grid that overlap none of these boxes are
             omitted.
@@ -152,7 +152,7 @@ class Planner:
 
     @property
     def _time_count(self) -> int | None:
-        """The last time index plus 1, because a plan numbers its tasks from time index 0."""
+        """The number of time points in the plan, including those before the first selected one."""
         return None if self._time_range is None else self._time_range.stop
 
     @cached_property
@@ -258,7 +258,10 @@ class Planner:
         before = times.start * total  # numbers begin at time point 0
         total *= len(times)
         if first >= total:
-            msg = f"task {first} was requested, but the plan has {total} tasks, 0 to {total - 1}"
+            msg = (
+                f"task {first} was requested, but the plan has {total} tasks, 0 to {total - 1}; "
+                "lower --task-index-start, or DISBATCH_REPEAT_INDEX with --disbatch"
+            )
             raise OptionError(msg)
         return range(before + first, before + (total if end is None else min(end, total)))
 
@@ -298,8 +301,8 @@ class TaskGenerator(SourceBase):
     def boxes(self) -> Boxes:
         """The boxes of the whole grid or list, not only of the selected tasks.
 
-        Therefore, jobs that each process a part of one grid compute the same bounds and write units
-        for a new volume.
+        If several jobs each process a part of one grid, all jobs have the same boxes. Therefore,
+        they choose the same bounds and the same block or shard size for a new volume.
         """
         return self.plan.boxes
 
@@ -328,8 +331,8 @@ class TaskGenerator(SourceBase):
         if not (self.file_path or self.queue_name):
             if self.order == CHECKERBOARD:
                 logger.info(
-                    "one process runs its tasks in raster order; checkerboard order is for workers "
-                    "that run at the same time"
+                    "--order checkerboard has no effect, because one process runs its tasks in "
+                    "raster order; checkerboard order is for workers that run at the same time"
                 )
             yield from (Task(plan.region(number)) for number in plan)
 
@@ -344,8 +347,8 @@ class TaskGenerator(SourceBase):
 def tasks_from(options: Mapping[str, Any], *, dry_run: bool = False) -> TaskGenerator:
     """Return the tasks that the options of `generate-tasks` describe.
 
-    If the tasks depend on a volume or a file, the tasks are planned later, when the whole pipeline
-    is checked. Otherwise, the tasks are planned immediately.
+    If a volume or a file must be read to plan the tasks, `TaskGenerator.plan` plans them when it is
+    first used. Otherwise, the tasks are planned immediately.
 
     Raises:
         OptionError: options contradict each other, or an option is missing.

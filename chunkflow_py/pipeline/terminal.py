@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 class Command(click.Command):
     """A command whose help is shown by --help and -h in every context.
 
-    A plain click command keeps the names of the help option from the context in which the command
-    is first used, such as completion, a reference page, or a group of another program.
+    `click.Command` takes the names of the help option from the context of its first use, and keeps
+    these names. That context can be shell completion, a reference page, or another program's group.
     """
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return those of --help and -h that no other option of the command uses as a name."""
+        """Return --help and -h, but omit a name that another option of the command has."""
         taken = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         return [name for name in ("--help", "-h") if name not in taken]
 

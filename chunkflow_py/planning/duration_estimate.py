@@ -163,12 +163,14 @@ def _slowest(seconds: Mapping[str, float], stage_of: Mapping[str, str], ahead: i
 def mean_work(
     boxes: Boxes | None, measures: Sequence[tuple[Callable[[BoundingBox], Sequence[float]], float]]
 ) -> float:
-    """Return the mean work of a task; the work is a weighted sum of measures of its box.
+    """Return the mean work of a task.
+
+    The work of a task is a weighted sum of amounts. Each amount depends on the task's box.
 
     Args:
         boxes: boxes of the tasks; ``None`` for a single task without a box (its work is 1).
-        measures: pairs of a function and a weight. The function returns three numbers for the box
-            of a task, one per axis; their product is the measure of the box.
+        measures: pairs of a function and a weight, one for each amount. The function returns three
+            numbers for a box, one per axis. The amount is the product of the three numbers.
     """
     if not boxes:
         return 1.0

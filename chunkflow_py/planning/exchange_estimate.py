@@ -55,8 +55,8 @@ class Exchange:
         peak_bytes: largest number of bytes of parts that are stored at the same time. This includes
             the parts that finished tasks have stored for tasks that have not begun (see
             `chunkflow_py.inference.shared_patches.SharedPatches.peak_voxels`), and the parts that
-            running tasks have read. A worker removes the parts for a task only when the task is
-            recorded.
+            running tasks have read. A worker removes the parts that were stored for a task only
+            after the ledger has recorded the task.
         memory_bytes: additional memory that a process needs for the parts.
     """
 
@@ -220,9 +220,10 @@ def store_speed(
 ) -> float | None:
     """Return the bytes per second that a pilot process reads and writes; ``None`` if unknown.
 
-    Parts are assumed to be stored in the same kind of store as the output. A pilot writes to a
-    local folder. Therefore, the speed of a cloud store is known only if the pilot reads from
-    a cloud. The measured time includes compression, so the store itself may be faster.
+    The parts (pieces of patches that tasks exchange) are assumed to be in the same kind of store as
+    the output. A pilot writes to a local folder. Therefore, the speed of a cloud store is known
+    only if the pilot reads from the same kind of store. The measured time includes compression, so
+    the store itself may be faster.
 
     Args:
         observations: measurements of the pilot processes.
@@ -249,7 +250,7 @@ def store_speed(
 def exchange_protocol(reads: Sequence[Transfer], writes: Sequence[Transfer]) -> str | None:
     """Return the protocol of the store of the output, such as ``s3``.
 
-    The parts are assumed to be in the same store.
+    The parts (pieces of patches that tasks exchange) are assumed to be in the same kind of store.
     """
     return next((each.protocol for each in (*writes, *reads)), None)
 
@@ -302,9 +303,9 @@ def exchange_if_it_pays(
 ) -> Callable[[BoxGrid], Exchange | None]:
     """Return a function that estimates the exchange of patches for another task size.
 
-    The function returns ``None`` if the exchange does not pay at that size. The exchange pays at
-    that size if writing and reading the parts takes no longer than the network time that the
-    exchange saves at the present size.
+    The function returns ``None`` if the exchange does not pay at that size. To decide this, the
+    function compares two times, each summed over all tasks: the time to write and read the parts
+    at the other size, and the network time that the exchange saves at the present size.
 
     Args:
         gain: gain at the present task size.

@@ -264,7 +264,8 @@ def pilot_pipeline(
     """Return a checked pipeline that runs some tasks and writes all output below *scratch*.
 
     Args:
-        operators: operators of the pipeline, parsed with ``--dry-run``.
+        operators: operators of the pipeline, parsed with ``--dry-run`` so that they do not remove
+            files, send tasks or create volumes.
         source: source of the tasks; ``None`` if the pipeline has no source and runs once.
         numbers: numbers of the tasks to run, in the plan of the source.
         scratch: an empty folder for the output.
@@ -294,7 +295,7 @@ def pilot_pipeline(
 
 
 def _redirect(saver: VolumeSaver, folder: Path) -> None:
-    """Make *saver* write to a new volume below *folder*, with the same properties as its volume."""
+    """Make *saver* write to a new volume below *folder*, like the volume that the user gave."""
     place = saver.place
     announced = saver.announced.get(volume_name(place))
     spec = announced() if announced is not None else None

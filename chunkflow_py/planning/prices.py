@@ -228,7 +228,8 @@ def exchange_cost(
     """Return the cost of the exchange of patches, in dollars: requests and storage, by item.
 
     Removing an object is free. A list request costs as much as writing an object. The cost includes
-    the requests to the ledger of the run; the ledger is assumed to be in the same store.
+    the requests to the ledger (the records of finished tasks). The ledger is assumed to be in the
+    same store as the exchange.
 
     Args:
         prices: price table.

@@ -115,6 +115,9 @@ class Memory:
 class StepPlan:
     """Estimates and problems of one step; an estimate that is not known is ``None``.
 
+    Tasks can exchange patches: one task computes a patch that crosses task boundaries, and stores
+    the results for the other tasks.
+
     Attributes:
         name: name of the step.
         tasks: number of tasks; 0 if not known.
@@ -200,7 +203,7 @@ def plan_lines(plan: RunPlan) -> Iterator[str]:
 
 def _verdict(plan: RunPlan) -> str:
     if not plan.fits:
-        return "the run does not fit; see the problems above"
+        return "the run cannot be executed as planned; see the problems above"
     memories = [stage.memory for stage in plan.stages if stage.memory is not None]
     unknown = dict.fromkeys(name for each in memories if each.is_least for name in each.unknown)
     if not unknown:
@@ -306,7 +309,7 @@ def _exchange(found: Exchange) -> Iterator[str]:
     )
     yield (
         f"{_INDENT}at most {describe_bytes(found.peak_bytes)} stored at a time; up to "
-        f"{describe_bytes(found.memory_bytes)} more memory a process"
+        f"{describe_bytes(found.memory_bytes)} more memory per process"
     )
 
 
@@ -317,7 +320,10 @@ def _gain(stage: StepPlan, gain: Gain) -> Iterator[str]:
     moved = f"{describe_bytes(gain.transfer_bytes)} per task"
     if gain.bytes_per_s is None or gain.transfer_s is None:
         least = describe_bytes(round(gain.least_bytes_per_s))
-        yield f"{_INDENT}pays from {least}/s per process: {saves}, but writes and reads {moved}"
+        yield (
+            f"{_INDENT}pays if a process writes and reads at least {least}/s: {saves}, but writes "
+            f"and reads {moved}"
+        )
     else:
         verdict = "pays" if gain.pays else "does not pay"
         speed = describe_bytes(round(gain.bytes_per_s))

@@ -441,7 +441,7 @@ def _patches(stage: Operator, outline: Outline) -> Patches | None:
 def _no_exchange(stage: Operator, placement: Any, boxes: Boxes) -> str | None:
     """Return why the exchange of patches is not estimated; ``None`` if it can be estimated."""
     if placement.grid == "chunk" or not stage.hooks.is_local:
-        return "patches start at the corner of each chunk"
+        return "patches start at the corner of each chunk, so tasks have no patches in common"
     if not isinstance(boxes, BoxGrid):
         return "not estimated, because the tasks are not a grid"
     return too_small(boxes, placement.settings.geometry.output_patch_size) or None

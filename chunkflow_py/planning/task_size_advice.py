@@ -174,8 +174,8 @@ def strides_cut_by_tasks(pipeline: Pipeline) -> str | None:
         if axes:
             return (
                 f"along {' and '.join(axes)}, task boundaries are not multiples of the patch "
-                f"stride of {stage.name}, {stride} (zyx, voxels), so more patches cross these "
-                "boundaries and are computed for both tasks"
+                f"stride of {stage.name}, {stride} (zyx, voxels); more patches than necessary "
+                "cross a task boundary, and both tasks compute them"
             )
     return None
 

@@ -113,11 +113,11 @@ def inspect(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the properties of the network and the device that `tune` needs to choose candidates.
 
     Yields:
-        First, a dictionary of the properties that need no forward pass. Among its keys are
-        ``memory_bytes`` (total memory of the device), ``idle_bytes`` (memory of this process
-        without the network) and ``divisor`` (each patch size must be a multiple of this number of
-        voxels). Second, a dictionary with the key ``whole_patch``: names of the PyTorch operators
-        that make each output voxel depend on the whole patch.
+        First, a dictionary of the properties that need no forward pass. For example,
+        ``memory_bytes`` is the total memory of the device, and ``idle_bytes`` is the memory of this
+        process without the network. Each patch size must be a multiple of ``divisor`` voxels.
+        Second, a dictionary with the key ``whole_patch``: names of the PyTorch operators that make
+        each output voxel depend on the whole patch.
     """
     device = device_of(request["network"]["device"])
     idle_bytes = 0 if device.type == "cuda" else _peak_memory(device, 0)
@@ -248,7 +248,7 @@ def _total_memory(device: torch.device) -> int:
 
 
 def main() -> None:
-    """Read a request from stdin, and write its results or a ``failure`` to stdout."""
+    """Read a request from stdin, and write the results or a ``failure`` to stdout."""
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # keep the output of model code out of the results
     with suppress(OSError):

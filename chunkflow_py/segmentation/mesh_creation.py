@@ -80,7 +80,10 @@ def task_box(chunk: Chunk, box: BoundingBox | None) -> BoundingBox:
 
 
 def lacks_overlap(chunk: Chunk, box: BoundingBox) -> bool:
-    """Return whether *chunk* ends where *box* ends along an axis, although the volume continues."""
+    """Return whether *chunk* lacks the layer of voxels after *box* along an axis.
+
+    At the end of the volume, there is no such layer, so none is missing.
+    """
     return not chunk.bbox.contains(box.grow((0, 0, 0), ONE).intersection(chunk.domain))
 
 

@@ -148,7 +148,7 @@ class ManifestWriter(OperatorBase):
     @property
     @hook
     def destination(self) -> str:
-        """Address of the manifests."""
+        """Address at `url`, with the suffix ``/mesh-manifest``."""
         return f"{self.url.rstrip('/')}/mesh-manifest"
 
     @cached_property
@@ -320,7 +320,7 @@ class MeshReader:
 
     @cached_property
     def _source(self) -> Any:
-        with needs_extra("precomputed", "download-mesh of several levels of detail"):
+        with needs_extra("precomputed", "download-mesh of multi-resolution meshes"):
             from cloudvolume import CloudVolume
         return CloudVolume(self.url, progress=False).mesh
 

@@ -145,8 +145,8 @@ class PeakDetector(OperatorBase):
         make: function that converts the peaks, a `Points`, to the object that is added.
         input_name: name of the map in the task.
         output_name: name under which the object is added to the task.
-        min_distance: number of voxels from a peak within which no voxel is higher; see
-            `detect_peaks`.
+        min_distance: a peak is the highest voxel of a cube that extends this number of voxels to
+            each side; see `detect_peaks`.
         threshold_rel: peaks are higher than this fraction of the full scale; see `detect_peaks`.
     """
 

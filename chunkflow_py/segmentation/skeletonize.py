@@ -205,7 +205,7 @@ class SkeletonFragments(Skeletonizer):
 
     @hook
     def prepare(self, outline: Any) -> None:
-        """Store the voxel size from the settings or, if they have none, from the pipeline."""
+        """Store the voxel size of the settings, or of the pipeline if the settings have none."""
         self._known_nm = self.settings.get("voxel_size_nm") or outline.voxel_size_nm
 
     @hook
@@ -251,16 +251,15 @@ class SkeletonAggregator(OperatorBase):
             folder.
         output: address of the folder for the skeletons, or of a volume whose info file names the
             folder (default: *fragments*).
-        prefix: process only objects whose ids begin with these digits (default: the prefix that the
-            task contains; if the task contains none, all objects).
+        prefix: process only objects whose ids begin with these digits (default: the prefix of the
+            task). A task without a prefix processes all objects.
         input_name: name under which a task contains its prefix.
-        digits: number of decimal digits of the prefix, if each task has a box that stands for a
-            prefix; see `chunkflow_py.segmentation.labels.prefix` (default: boxes do not stand for
-            prefixes).
+        digits: number of decimal digits of the prefix that the box of a task encodes; see
+            `chunkflow_py.segmentation.labels.prefix` (default: boxes encode no prefix).
         dust_threshold: remove components shorter than this, in nm.
         tick_threshold: remove branches shorter than this, in nm.
-        shards: number of shards to write. The box of a task then stands for a shard, and a task
-            without a box writes all shards (default: write a file for each object).
+        shards: number of shards to write. Each task then writes the shard that its box encodes. A
+            task without a box writes all shards (default: write a file for each object).
     """
 
     fragments: str

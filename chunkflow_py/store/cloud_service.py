@@ -33,12 +33,12 @@ _OF_CREDENTIALS = re.compile(r"Expired|Token|AccessKeyId|Signature|TimeTooSkewed
 def patiently(
     understand: Callable[[Exception], Failure], renew: Callable[[], None]
 ) -> Callable[[Exception], Failure]:
-    """Return a function like *understand* that classifies refused credentials as transient.
+    """Return a variant of *understand* that treats refused credentials as transient.
 
-    The returned function serves one call and the retries of that call. Each time the cloud refuses
-    the credentials, the returned function calls *renew*. Until `REFUSED_S` seconds after the first
-    refusal, it classifies refusals as transient, because credentials may be replaced during a long
-    run.
+    Credentials may be replaced during a long run. Each time the cloud refuses the credentials, the
+    variant calls *renew*. For `REFUSED_S` seconds after the first refusal, the variant classifies
+    refusals as transient, so that the call is tried again. Create a variant for each call, because
+    it remembers the first refusal.
 
     Args:
         understand: function that classifies the exception of a failed try.
@@ -90,9 +90,9 @@ class Service:
 
         Args:
             retry_policy: deadlines of the client's calls.
-            is_upload: whether the client is for large uploads. Such a client waits for a response
-                until the time limit of one try, because the server responds only after it has
-                received all data. It also retries each part of an upload separately.
+            is_upload: whether the client is for large uploads. A server responds only after it has
+                received all data, so the client may wait for the response until the time limit of
+                one try. The client also retries each part of an upload separately.
         """
         if (retry_policy, is_upload) in self.clients:
             return self.clients[retry_policy, is_upload]

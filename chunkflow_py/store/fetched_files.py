@@ -77,11 +77,11 @@ def fetch(
         most: limit of the size of the file, bytes.
 
     Raises:
-        OptionError: *text* is not the address of a file, the file does not exist, the content of
-            the file does not match the SHA-256 in *text*, the text after ``@`` in an ``hf://``
-            address is not a commit, or a file of a hub is too large.
-        VolumeError: the file cannot be fetched or stored, or a file of a web server or bucket is
-            too large.
+        OptionError: *text* is not the address of a file, the file does not exist, or its content
+            does not match the SHA-256 in *text*. For ``hf://`` addresses also: the text after ``@``
+            is not a commit, or the file is too large.
+        VolumeError: the file cannot be fetched or stored. For web servers and buckets also: the
+            file is too large.
         MissingExtraError: the library for this kind of address is not installed.
     """
     address, _, pin = text.partition("#")
@@ -164,8 +164,8 @@ def _fetched_from_store(
     logger.info("fetched %s: %d bytes in %.1f s, SHA-256 %s", shown, len(content), seconds, digest)
     if not pinned:
         logger.info(
-            "each command fetches this file again, because it may change; to avoid this, pin it: "
-            "add #sha256= and these 64 digits to the address"
+            "the file at this address may change, so each command fetches it again; to fetch the "
+            "file only once, add #sha256= and the SHA-256 above to the address"
         )
     entry = _entry(f"{name}#{digest}")
     return _cached(entry, name, shown) or _stored(

@@ -348,7 +348,7 @@ def _claimed(mine: Path, claim: Path, token: str) -> bool:
 
 
 def _remove_stale(claim: Path) -> None:
-    """Give other processes time to use the folder *claim*; then remove the files left in it."""
+    """Wait about `CLAIM_S` seconds, then remove the files that were in *claim* all that time."""
     before = _names_in(claim)
     time.sleep(random.uniform(0.5, 1.5) * CLAIM_S)  # noqa: S311 not a secret
     for name in before & _names_in(claim):
@@ -485,7 +485,7 @@ def _write(path: str, data: bytes | memoryview) -> str:
 
 
 def _write_in_place(path: str, data: bytes | memoryview) -> None:
-    """Write a file in two halves, for tests that show that readers may then see a partial file."""
+    """Write a file in two halves, so that tests can read the file while it is incomplete."""
     content = memoryview(data).cast("B")
     with os_errors("write", path):
         make_folder(Path(path).parent)

@@ -47,7 +47,7 @@ _REMEDIES = {
     errno.EISDIR: "a folder has this name; choose another name",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ENOENT: "check the path",
-    errno.ESPIPE: "the path is a pipe or a device, not a file; remove it",
+    errno.ESPIPE: "the path names a pipe or a device; replace the pipe or device by a file",
 }
 
 

@@ -178,7 +178,7 @@ class HubFile:
             revision = self.revision or "main"
             msg = (
                 f"{self.repository} has no file {self.path} at the revision {revision}; correct "
-                "the address; a folder cannot be given"
+                "the address, which must name a file, not a folder"
             )
             raise OptionError(msg) from None
         if failure.code == "RevisionNotFound":
@@ -267,7 +267,7 @@ def _understand(error: Exception) -> Failure:
     """Return the cause of a failed call to huggingface_hub.
 
     Raises:
-        Exception: *error* itself, if neither the network nor the answer of the hub is the cause.
+        Exception: *error* itself, if it comes neither from the network nor from the hub.
     """
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
@@ -280,7 +280,7 @@ def _understand(error: Exception) -> Failure:
     if isinstance(error, OfflineModeIsEnabled):
         return Failure("HF_HUB_OFFLINE forbids requests to the hub")
     if isinstance(error, HFValidationError):
-        return Failure("the hub does not allow such a name", 404)
+        return Failure("the hub does not accept this name", 404)
     if isinstance(error, HfHubHTTPError.__bases__[0]):  # of the HTTP library, without an answer
         message = type(error).__name__
         connect = "Connect" in message

@@ -37,12 +37,12 @@ _MOST = 4096  # limit in bytes; a document has about a hundred
 
 
 class Labelling(NamedTuple):
-    """How an operator labelled a volume: it gave each object a different id.
+    """Operator and connectivity with which the objects of a volume were labelled.
 
     Attributes:
         by: name of the operator that labelled the objects.
         connectivity: connectivity of connected components (6, 18 or 26); ``None`` for labels from
-            agglomeration, where different objects may touch.
+            agglomeration.
     """
 
     by: str
@@ -123,7 +123,9 @@ class LabellingRecords:
         return tuple(sorted(regions, key=lambda region: (region.time or 0, region.bbox)))
 
     def inside(self, tasks: Any, time: int | None = None) -> Iterator[Leftover]:
-        """Yield the documents of all regions in which a task writes the first or the last voxel.
+        """Yield the documents of the labelled regions that tasks will write again.
+
+        A region counts if a task writes its first or its last voxel.
 
         Args:
             tasks: lookup of the task that writes a given voxel, see

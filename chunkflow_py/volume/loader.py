@@ -45,8 +45,9 @@ class VolumeLoader(OperatorBase):
     """Loads into each task the part of a volume that the task needs, or the whole volume.
 
     If neighbouring tasks share blocks, decoded blocks are cached. The cache has room for the blocks
-    of a plane of tasks, of a row of tasks, or of two tasks: the largest of these three sizes that
-    does not exceed 512 MiB (32 MiB for a volume on a local disk).
+    of a plane of tasks. If these exceed the limit of 512 MiB (32 MiB for a volume on a local disk),
+    the cache has room for the blocks of a row of tasks. If these also exceed the limit, the cache
+    has room for the blocks of two tasks.
 
     Attributes:
         source: object that opens the volume, or the file of each task.
@@ -191,7 +192,10 @@ class VolumeLoader(OperatorBase):
     @property
     @hook
     def times(self) -> int | None:
-        """Number of time points of the volume; ``None`` if `time` is set, or without a time axis.
+        """Number of time points of the volume.
+
+        The result is ``None`` if `time` is set, if the volume has no time axis, or if each task
+        reads its own file.
 
         Raises:
             VolumeError: the volume has several time points, but tasks have no time index.
@@ -205,7 +209,11 @@ class VolumeLoader(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Set *required*, the function for margin ``auto``: (task's box, bounds) -> box to read."""
+        """Set the function that computes the box to read for ``--expand-margin-size auto``.
+
+        Args:
+            required: function (box of the task, bounds of the volume) -> box to read.
+        """
         self.cutout.negotiate(required)
 
     @hook

@@ -56,11 +56,7 @@ class BoxMask:
         return self.coarse[np.ix_(*self.indexes)]
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return *array* with zeros in place of voxels that are not kept; NaN also becomes 0.
-
-        Sections of the box that lie in the same section of the mask are masked together, so only
-        one upsampled section is needed at a time. Voxels are masked bitwise, which works for any
-        dtype.
+        """Return *array* with zeros in place of the voxels that are not kept, even if they are NaN.
 
         Args:
             array: (z, y, x) or (c, z, y, x) of the box's extent, any dtype; not modified. If all
@@ -70,6 +66,8 @@ class BoxMask:
             return array
         if not self.coarse.any():
             return np.zeros_like(array)
+        # Voxels are masked bitwise, which works for any dtype. Sections of the box that lie in the
+        # same section of the mask are masked together: only one upsampled section is in memory.
         word = np.dtype(f"u{array.dtype.itemsize}")
         source, result = array.view(word), np.empty(array.shape, array.dtype)
         target = result.view(word)

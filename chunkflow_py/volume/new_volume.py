@@ -133,7 +133,7 @@ class VolumeCreator(OperatorBase):
         source: Any = self.model or chunk
         if source is None and (self.volume_size is None or self.data_type is None):
             missing = "--volume-size" if self.volume_size is None else "--data-type"
-            msg = f"{self.command} needs {missing}, or a chunk to copy it from; give {missing}"
+            msg = f"{self.command} needs {missing}, as no chunk supplies the value; give {missing}"
             raise OptionError(msg)
         whole = BoundingBox(Zyx(0, 0, 0), Zyx(1, 1, 1))
         if source is not None:
@@ -214,9 +214,9 @@ class VolumeCreator(OperatorBase):
         """
         if missing := self._missing_options():
             msg = (
-                f"{self.command} cannot create {self.url} before the first chunk, because "
-                f"{', '.join(missing)} would be copied from this chunk; give these options, or "
-                "create the volume before the run"
+                f"{self.command} must create {self.url} before the first task, but without "
+                f"{', '.join(missing)}, properties of the volume depend on the first chunk; give "
+                "these options, or create the volume before the run"
             )
             raise OptionError(msg)
         self.__enter__()
@@ -278,8 +278,8 @@ def plan_blocks(
         boxes: boxes of the tasks, if known.
         bounds: requested box of all voxels of the volume.
         url: address of the volume, for messages.
-        fixed: whether the volume must have exactly *bounds*. If false, and blocks that begin at
-            the start of *bounds* cannot align with the tasks, the volume covers only the box around
+        fixed: whether the volume must have exactly *bounds*. If not, and if the tasks do not align
+            with blocks that begin at the start of *bounds*, the volume covers only the box around
             all tasks, clipped to *bounds*.
     """
     block = fitting_block(boxes, bounds)
@@ -290,8 +290,8 @@ def plan_blocks(
         except AlignmentError:
             region = region.intersection(bounds)
             logger.warning(
-                "%s will cover only %s, the region of the tasks, because the tasks do not align "
-                "with blocks that start at %s (zyx, voxels), the start of the input",
+                "%s will cover only %s, the region of the tasks: the tasks do not align with "
+                "blocks that begin where the input begins, at %s (zyx, voxels)",
                 url, region, bounds.start,
             )  # fmt: skip
             return region, fitting_block(boxes, region)

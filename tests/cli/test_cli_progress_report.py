@@ -386,7 +386,7 @@ def test_what_reading_has_cost_is_told(tmp_path: Path) -> None:
     said = wide.stderr.splitlines()[-1]
     assert float(said.split(" times ")[0].split()[-1]) < 1, "each block is decoded once"
     assert "; 0 blocks" not in said
-    assert "came from the cache of earlier tasks" in said
+    assert "came from the cache of blocks read earlier" in said
     assert "missing" not in wide.stderr
     next((tmp_path / "em").rglob("*0-8*")).unlink()
     said = CliRunner().invoke(cli, [*line.split(), "0", "0", "0"]).stderr.splitlines()[-1]

@@ -251,7 +251,7 @@ def test_a_task_that_fails_is_given_up_and_can_be_retried(folder):
     (task,) = status["failing"]
     assert task["reason"] is None
     assert "this one" in task["attempts"][0]["traceback"]
-    assert f"to be tried again plugin {task['box']}" in say("status r --failures")
+    assert f"to be tried again: plugin {task['box']}" in say("status r --failures")
     assert "1 as failed" in work(f"work {address} --max-failures 2", code=1)
     told = say("status r")
     assert "complete but for failures" in told

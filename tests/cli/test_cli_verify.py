@@ -235,7 +235,7 @@ def test_a_record_that_names_nothing(run):
     Path(run / "mask.zarr/0/c/0/0/0").unlink()
     found = say("verify r", code=1)
     assert forged["box"] in found
-    assert "the record of the task names 0 of the" in found
+    assert "the record of the task lists only 0 of the" in found
     mend(run, 1)
 
 

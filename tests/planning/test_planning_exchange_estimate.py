@@ -153,7 +153,7 @@ def test_the_numbers_of_the_issue(huge):
         "written and as much read: 9.52 bytes per output voxel",
         "6.4 objects a task",
         "saves 33.5 s of network time per task (assuming that the network takes all the time",
-        "pays from ",
+        "pays if a process writes and reads at least ",
     ):
         assert text in output
 

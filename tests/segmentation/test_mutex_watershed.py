@@ -153,7 +153,7 @@ def test_texts_that_are_no_offsets(text, words):
         (np.full((3, 3, 3, 3), -0.5), "must be in"),
         (np.full((3, 3, 3, 3), 9.0), "must be in"),
         (np.full((3, 3, 3, 3), -5, np.int8), "must be in"),
-        (np.ones((3, 3, 3, 1)), "longer than a chunk"),
+        (np.ones((3, 3, 3, 1)), "too long for a chunk"),
     ],
 )
 def test_arrays_that_are_no_affinities(affinity, words):

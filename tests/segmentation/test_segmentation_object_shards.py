@@ -175,7 +175,7 @@ def test_an_object_that_vanished_is_in_no_shard():
         ("mesh-manifest -v seg --shards 12", 2, "a power of two up to 1048576; give --shards 16"),
         ("mesh-manifest -v seg --shards 4 -p 4", 2, "no shard 4; with --shards 4, give 0 to 3"),
         ("mesh-manifest -v seg --shards 2", 1, "was made with 4 shards, not with 2 shards"),
-        ("mesh-manifest -v nothing --shards 2", 1, "nothing has no fragments of mesh; check"),
+        ("mesh-manifest -v nothing --shards 2", 1, "nothing has no fragments made by mesh; check"),
         ("aggregate-skeleton-fragments -f seg --shards 3", 2, "give --shards 4"),
         ("aggregate-skeleton-fragments -f seg --shards 4 --digits 1", 2, "give --shards alone"),
         ("create-bbox -s 9 0 0 -z 1 1 1 aggregate-skeleton-fragments -f parts --shards 4", 1,

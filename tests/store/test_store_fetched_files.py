@@ -78,7 +78,7 @@ def test_a_file_of_a_web_server(web, folder, caplog):
     assert len(entries(folder)) == 1
     assert f"fetching {web.address}/nets/my%20net.pt" in caplog.text
     assert DIGEST in caplog.text
-    assert "add #sha256= and these 64 digits" in caplog.text
+    assert "add #sha256= and the SHA-256 above" in caplog.text
 
 
 def test_a_pinned_file_is_fetched_once(web, folder):
@@ -287,7 +287,7 @@ def test_a_branch_is_refused_without_a_network(monkeypatch):
     ("address", "message"),
     [
         (f"{PINNED}/no.pt", rf"{REPOSITORY} has no file no\.pt at the revision {COMMIT}"),
-        (f"{PINNED}/code", "has no file code at .* a folder cannot be given"),
+        (f"{PINNED}/code", "has no file code at .* must name a file, not a folder"),
         (f"hf://{REPOSITORY}@{'f' * 40}/net.pt", f"{REPOSITORY} has no revision f{{40}}"),
         (f"hf://{REPOSITORY}@gone/net.pt", "has no revision gone"),
         (f"hf://lab/gone@{COMMIT}/net.pt", "has no model lab/gone"),

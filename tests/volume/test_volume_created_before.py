@@ -88,7 +88,7 @@ def test_what_only_a_chunk_would_tell(em, tmp_path):
     with pytest.raises(OptionError, match="and its type and channels will be known only with"):
         create(saving)
     creating = checked(em, "create-volume -v zarr://{out} -d uint8 -b 16 32 32 -s 40 4 4", out)
-    with pytest.raises(OptionError, match="-size, --voxel-offset, --channel-num would be copied"):
+    with pytest.raises(OptionError, match="without --volume-size, --voxel-offset, --channel-num,"):
         create(creating)
     assert not out.exists()
 

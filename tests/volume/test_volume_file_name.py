@@ -48,7 +48,7 @@ def test_another_machine_is_refused():
 
 def test_several_tasks_need_a_prefix():
     """One name for several tasks is refused with the prefix that works."""
-    with pytest.raises(OptionError, match=r"each of the 2 tasks.*--file-name out_ makes out_0-64"):
+    with pytest.raises(OptionError, match=r"of the 2 tasks.*--file-name out_, .* writes out_0-64"):
         FileName("out.h5", H5).check_written_once(2)
     FileName("out_", H5).check_written_once(2)
     FileName("out.h5", H5).check_written_once(1)

@@ -4,7 +4,7 @@ When the workers of the run have spent AMOUNT together, all workers finish the t
 begun, and stop with the exit code 75. The cost of a worker is the time from its start to its end,
 multiplied by its --cost-per-hour. Running workers use a new budget within two minutes. Workers that
 have stopped must be started again. Without AMOUNT, the command changes nothing. To remove the
-budget, write none instead of AMOUNT.
+budget, give the word none as AMOUNT.
 
 Example: chunkflow budget s3://bucket/affinity.run 800
 """
@@ -48,7 +48,7 @@ def command(run: str, amount: float | str | None) -> Callable[[], None]:
         if not run_directory.spec.queue and amount is not None:
             msg = (
                 f"run {run_directory.shown} was submitted for Dask, and Dask workers support no "
-                "budget; stop the run yourself when it has cost enough"
+                "budget; watch the cost, and stop the run yourself"
             )
             raise OptionError(msg)
         if amount is not None:

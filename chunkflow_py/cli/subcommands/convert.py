@@ -77,12 +77,12 @@ _DESCRIBING = {"source", "mip", "fill_missing", "use_https", "requester_pays"}
 @encoding_option("DST")
 @zyx_option("--factor", "-f", minimum=1,
             help="Downsampling factor between consecutive levels of DST, zyx.  [default: as in "
-                 "SRC, else such that voxels become cubes]")
+                 "SRC; if SRC has one level, factors that make voxels more cubic]")
 @click.option("--max-mip", type=click.IntRange(min=0),
-              help="Coarsest level of DST; levels above 0 are made after the copy, as "
-                   "downsample-volume makes them.  [default: as many levels as SRC has, else until "
-                   "no axis is longer than 1024 voxels; 0 for HDF5]")
-@task_size_option("Size of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
+              help="Coarsest level of DST. Levels above 0 are made after the copy, as "
+                   "downsample-volume makes them.  [default: as many levels as SRC has; if SRC has "
+                   "one level, until no axis is longer than 1024 voxels; for HDF5, 0]")
+@task_size_option("Size of a task, voxels, zyx.  [default: whole blocks or shards, about 64 MiB]")
 @processes_option()
 @parallel_option("-p")
 @click.option("--overwrite/--resume", default=False, show_default=True,

@@ -81,11 +81,10 @@ def command(
 def _check_names(
     names: tuple[str, ...], stores: tuple[str, ...], queues: tuple[str, ...]
 ) -> None:
-    """Refuse unknown names in --only, and names that leave no check to run.
+    """Refuse --only if a name is unknown, or if none of the named checks can run.
 
     Raises:
-        OptionError: a name is unknown, or each of the named checks needs a --store or --queue that
-            is not given.
+        OptionError: a name is unknown, or all named checks lack the --store or --queue to check.
     """
     from difflib import get_close_matches
 

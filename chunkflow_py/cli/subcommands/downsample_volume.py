@@ -2,7 +2,7 @@
 
 Each level is computed from the next finer level: the mean for images, the most frequent label for
 segmentations. The empty levels must already exist: create the volume with create-volume --max-mip.
-Each task covers whole blocks or shards, so the levels may have shards or large blocks.
+The levels may have shards or large blocks, because each task writes whole blocks or shards.
 
 Example: chunkflow downsample-volume zarr://em.zarr --stop-mip 5
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--start-mip", "-s", type=click.IntRange(min=1), default=1, show_default=True,
               help="Finest level to make.")
 @click.option("--stop-mip", "-p", type=click.IntRange(min=2),
-              help="Make levels below this number.  [default: make all levels of the volume]")
+              help="Stop before this level.  [default: make all levels of the volume]")
 @downsampling_mode_option()
 @sparse_option()
 @task_size_option("Size of a task, zyx, in voxels of the new level.  [default: whole blocks or "

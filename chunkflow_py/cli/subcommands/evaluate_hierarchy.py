@@ -42,7 +42,8 @@ FIGURE_SUFFIXES = (".png", ".svg", ".pdf")
 @click.option("--threshold", "thresholds", type=FRACTION, multiple=True,
               help="Threshold to score; give the option several times.  [default: 19 steps up to "
                    "the --max-threshold of the hierarchy]")  # fmt: skip
-@click.option("--bbox", type=BBOX, help="Box to compare.  [default: the box that both cover]")
+@click.option("--bbox", type=BBOX,
+              help="Box to compare.  [default: overlap of fragments and TRUTH]")  # fmt: skip
 @click.option("--figure", metavar="FILE",
               help="File for a figure of the scores: .png, .svg or .pdf.")  # fmt: skip
 @json_option()
@@ -77,14 +78,15 @@ def _checked_figure(name: str) -> Path:
     """Return the path of the figure, after checking that the figure can be drawn and written.
 
     Raises:
-        OptionError: the name of the file has no known suffix, or its folder does not exist.
+        OptionError: the name of the file has no known suffix, its folder does not exist, or the
+            name is that of a folder.
         MissingExtraError: matplotlib is not installed.
     """
     file = Path(name).expanduser()
     if file.suffix.lower() not in FIGURE_SUFFIXES:
         msg = (
-            f"--figure {name} does not end with .png, .svg or .pdf, which are the formats of "
-            f"figures; give --figure {(file if file.name else file / 'scores').with_suffix('.png')}"
+            f"--figure {name} does not end with .png, .svg or .pdf; "
+            f"give --figure {(file if file.name else file / 'scores').with_suffix('.png')}"
         )
         raise OptionError(msg)
     if not file.parent.is_dir():

@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 @click.argument("folder", metavar="FOLDER")
 @click.option("--threshold", type=FRACTION, required=True, help=THRESHOLD_HELP)
 @click.option("--min-size", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Unite segments with fewer voxels than this with their best "
-                   "neighbours.")  # fmt: skip
+              help="Unite each segment with fewer voxels than this with the neighbour to which "
+                   "its mean affinity is highest.")  # fmt: skip
 @click.option("--min-affinity", type=FRACTION, default=0.0, show_default=True,
-              help="Leave a small segment alone if its best mean affinity is below this "
-                   "value.")  # fmt: skip
+              help="Smallest mean affinity at which --min-size unites a segment with a "
+                   "neighbour.")  # fmt: skip
 def command(
     work: str, folder: str, threshold: float, min_size: int, min_affinity: float
 ) -> Callable[[], None]:

@@ -1,13 +1,13 @@
 """Copy a label volume without small, large or cut objects.
 
 An object is cut if it touches the border of SRC. Objects are chosen by their size in the whole
-volume SRC, so stitch the labels of tasks first. The voxels of removed objects become 0 in DST; the
-other ids are kept. In a time series, objects are chosen separately at each time point. The result
-does not depend on the division into tasks.
+volume SRC, so first join labels across tasks with stitch-labels. The voxels of removed objects
+become 0 in DST; the other ids are kept. In a time series, objects are chosen separately at each
+time point. The result does not depend on the division into tasks.
 
 Intermediate results, such as the table of removed objects, are stored in --work-path. To continue
-an interrupted filter-labels, run the same command again. With --parts, nothing is measured: the
-sizes of objects come from the measures that measure-labels has stored in a run.
+an interrupted filter-labels, run the same command again. With --parts, nothing is measured:
+filter-labels reads the sizes of objects that a run with the operator measure-labels has stored.
 
 Example: chunkflow filter-labels labels.zarr zarr://clean.zarr --min-size 100 --no-border
 """
@@ -46,10 +46,11 @@ if TYPE_CHECKING:
 @click.option("--work-path", "-w", metavar="URL",
               help="Folder or prefix for intermediate results.  [default: DST.filter]")
 @click.option("--parts", metavar="URL",
-              help="Folder or prefix in which measure-labels has stored the measures of a run.")
+              help="Folder or prefix to which a run with measure-labels wrote its measurements "
+                   "(--statistics-path).")
 @block_size_option("DST", "--block-size", "-b", default="as in SRC")
 @encoding_option("DST")
-@task_size_option("Size of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
+@task_size_option("Size of a task, voxels, zyx.  [default: whole blocks, about 64 MiB]")
 @parallel_option()
 @click.option("--overwrite/--resume", default=False, show_default=True,
               help="Repeat all tasks, or skip tasks that are finished.")

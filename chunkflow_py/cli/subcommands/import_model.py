@@ -1,9 +1,9 @@
-r"""Make one file of data from a model of nnU-Net.
+r"""Pack a model of nnU-Net into one zip archive.
 
 Checkpoints of nnU-Net are pickles, which can run code. import-model reads the checkpoints once,
-without running code, and writes plans, labels and the weights of each fold into one zip archive. A
-run stores this file, and the workers of the run read the file as data. Finally, import-model prints
-the properties of the model.
+without running code (unless --trust-weights is given). It writes plans, labels and the weights of
+each fold into the archive, and prints the properties of the model. A run stores the archive, and
+workers read the archive without running code.
 
 Example: chunkflow import-model nnUNetTrainer__nnUNetPlans__3d_fullres --output model.zip
 """
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
     type=click.Choice(["final", "best", "latest"]),
     default="final",
     show_default=True,
-    help="Checkpoint of each fold to use.",
+    help="Checkpoint to use for each fold.",
 )
 @click.option(
     "--trust-weights",
@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 def command(
     model: str, output: str, folds: tuple[str, ...] | None, checkpoint: Any, trust_weights: bool
 ) -> Callable[[], None]:
-    """Check that the library is installed, and return the function that converts the model."""
+    """Check that nnU-Net's network library is installed; return the function that converts."""
     check_extra("nnunet", "import-model", "dynamic_network_architectures")
 
     def act() -> None:

@@ -7,8 +7,8 @@ objects, and the table has a column for the time point. All sums are exact, so t
 depend on the division into tasks.
 
 Intermediate results are stored in --work-path. To continue an interrupted label-statistics, run
-the same command again. With --parts, nothing is measured: the table is computed from the measures
-that measure-labels has stored in a run.
+the same command again. With --parts, nothing is measured: label-statistics makes the table from the
+measurements that a run with the operator measure-labels has stored.
 
 Example: chunkflow label-statistics labels.zarr objects.csv --image cells.zarr
 """
@@ -39,14 +39,15 @@ if TYPE_CHECKING:
 @click.argument("labels", metavar="SRC")
 @click.argument("table", metavar="TABLE", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--image", metavar="URL",
-              help="Volume of intensities, with the voxels of SRC.")
+              help="Volume of intensities, with the bounds and voxel size of SRC.")
 @channels_option()
 @mip_option(help="Level of both volumes.  [default: the global --mip]")
 @click.option("--work-path", "-w", metavar="URL",
-              help="Folder or prefix for the measures of tasks.  [default: TABLE.parts]")
+              help="Folder or prefix for the measurements of tasks.  [default: TABLE.parts]")
 @click.option("--parts", metavar="URL",
-              help="Folder or prefix in which measure-labels has stored the measures of a run.")
-@task_size_option("Size of a task, voxels, zyx.  [default: about 64 MiB of whole blocks]")
+              help="Folder or prefix to which a run with measure-labels wrote its measurements "
+                   "(--statistics-path).")
+@task_size_option("Size of a task, voxels, zyx.  [default: whole blocks, about 64 MiB]")
 @processes_option()
 @parallel_option()
 @click.option("--overwrite/--resume", default=False, show_default=True,

@@ -1,8 +1,8 @@
-"""Let workers take no more tasks of a run.
+"""Stop workers from taking more tasks of a run.
 
 Workers finish the tasks that they have begun. Workers notice the pause within 30 seconds; they exit
-with code 75, unless they were started with --no-until-complete. Workers of a pool continue with
-other runs.
+with code 75, unless they were started with --no-until-complete. Workers that serve several runs
+(work s3://bucket/runs/) continue with the other runs.
 
 Example: chunkflow pause s3://bucket/affinity.run
 """

@@ -57,8 +57,8 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
               help="Price of a machine in dollars per hour.  [default: the price of --instance]")
 @price_file_option()
 @click.option("--read-price", type=click.FloatRange(min=0), default=0.0, metavar="DOLLARS",
-              help="Price of reading a gigabyte of the input, such as 0.02 from another region of "
-                   "AWS.  [default: 0, the input is in the region of the machines]")
+              help="Price of reading a gigabyte of the input, in dollars, such as 0.02 if the "
+                   "input is in another region of AWS.  [default: 0]")
 @click.option("--months", type=click.FloatRange(min=0), default=0.0,
               help="Months for which the output is stored, to add to the cost.  [default: 0]")
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,

@@ -1,7 +1,8 @@
 """Show or change the priority of a run.
 
-The workers of a pool (work s3://bucket/runs/) take tasks of the run with the highest priority
-first. Workers notice a change within 30 seconds. Without NUMBER, the command changes nothing.
+Workers that serve several runs (work s3://bucket/runs/) take tasks of the run with the highest
+priority first. Workers notice a change within 30 seconds. Without NUMBER, the command changes
+nothing.
 
 Example: chunkflow priority s3://bucket/runs/affinity.run 5
 """

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
               help="Remove only the exchange of patches and the hierarchy, and keep the "
                    "records.")  # fmt: skip
 @click.option("--unfinished", is_flag=True, help="Also remove a run that is not finished.")
-@click.option("--keep-queue", is_flag=True, help="Keep the queue, which other runs use.")
+@click.option("--keep-queue", is_flag=True, help="Keep the queue, because other runs use it.")
 def command(
     run: str, yes: bool, expire: bool, unfinished: bool, keep_queue: bool
 ) -> Callable[[], None]:

@@ -1,9 +1,9 @@
 """Redo only missing or damaged tasks of a run.
 
-repair checks the run as verify does. It restores damaged metadata of the outputs, and removes
-objects at addresses where the tasks of the run store nothing. If the output of a task is missing or
-damaged, repair sends the task to the queue again. The task is then executed by a running worker, or
-by a worker that you start later.
+repair checks the run as verify does. It restores damaged metadata of the outputs. If the output of
+a task is missing or damaged, repair sends the task to the queue again. Wrong objects that the
+repeated tasks would not overwrite are removed. A running worker, or a worker that you start later,
+executes the tasks.
 
 Example: chunkflow repair s3://bucket/affinity.run
 """
@@ -37,10 +37,10 @@ def command(run: str) -> Callable[[], None]:
             echo(f"restored metadata at {address}")
         if removed := len(done.removed):
             objects = "object" if removed == 1 else "objects"
-            echo(f"removed {removed} {objects} that no task would overwrite")
+            echo(f"removed {removed} {objects} that repeated tasks would not overwrite")
         echo(sent_again(done.sent, run_directory))
         for name, count in done.later.items():
             tasks = "task" if count == 1 else "tasks"
-            echo(f"step {name}: {count} {tasks} will run again, to read the repaired output")
+            echo(f"step {name}: {count} {tasks} will run again when earlier steps are repaired")
 
     return act

@@ -1,7 +1,8 @@
 """Let workers take tasks of a paused run again.
 
-Workers with --no-until-complete and workers of a pool take tasks again within 30 seconds. All other
-workers have exited because of the pause, and must be started again.
+Workers with --no-until-complete, and workers that serve several runs (work s3://bucket/runs/), take
+tasks again within 30 seconds. All other workers have exited because of the pause, and must be
+started again.
 
 Example: chunkflow resume s3://bucket/affinity.run
 """

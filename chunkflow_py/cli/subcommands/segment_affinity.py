@@ -1,4 +1,4 @@
-r"""Segment affinities, the same for any task size.
+r"""Segment a whole volume of affinities.
 
 SRC is a volume of affinities, and DST the volume of segments to create. Every byte of DST is the
 same as if mean-affinity agglomeration had processed the whole volume at once. The result does not
@@ -6,7 +6,7 @@ depend on --task-size, the order of the tasks, the number of processes or interr
 
 All intermediate results are stored in a folder beside DST. To continue after an interruption, run
 the same command again. This folder also contains the hierarchy of all merges. To make segments with
-another --threshold, give this folder as --from-hierarchy; then only the labels are replaced.
+another --threshold, give this folder as --from-hierarchy; the affinities are not processed again.
 --supervoxels also creates a volume of the fragments that were merged.
 
 To use workers on many machines, print the steps with --show-steps, and put chunkflow submit in
@@ -65,8 +65,8 @@ class AffinitySegmentation:
         bounds: bounds of the affinities, voxels, zyx.
         task_size: size of the tasks, voxels, zyx.
         mip: resolution level of the volume of affinities.
-        layout: command-line arguments that describe the affinities: the order of their channels,
-            and at which of its two voxels an affinity is stored.
+        layout: command-line arguments that describe the affinities: the order of the channels, and
+            which of two neighbouring voxels stores their affinity.
         fragments: command-line arguments for the method and the thresholds of fragment-affinity.
         threshold: two regions are merged if 1 - mean affinity between them is at most *threshold*.
         max_threshold: highest threshold that the hierarchy allows.
@@ -96,7 +96,7 @@ class AffinitySegmentation:
 
     @property
     def levels(self) -> int:
-        """Number of rounds of merge-regions until a single box covers the whole volume."""
+        """Number of steps with merge-regions; in the last, one box covers the whole volume."""
         from chunkflow_py.segmentation.agglomeration.graph_store import GraphSettings
 
         z, y, x = self.task_size
@@ -253,19 +253,22 @@ def command_line(steps: Steps) -> str:
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
 @zyx_option("--task-size", "-s", minimum=1,
-            help="Size of the tasks, voxels, zyx; with --from-hierarchy, that of the hierarchy.")
+            help="Size of the tasks, voxels, zyx. Required unless --from-hierarchy is given.  "
+                 "[default: task size of --from-hierarchy]")
 @click.option("--threshold", type=FRACTION, default=0.7, show_default=True, help=THRESHOLD_HELP)
 @click.option("--min-size", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Unite segments with fewer voxels than this with their best neighbours.")
+              help="Unite each segment with fewer voxels than this with the neighbour to which "
+                   "its mean affinity is highest.")
 @click.option("--min-affinity", type=FRACTION, default=0.0, show_default=True,
-              help="Leave a small segment alone if its best mean affinity is below this value.")
+              help="Smallest mean affinity at which --min-size unites a segment with a "
+                   "neighbour.")
 @max_threshold_option()
 @click.option("--from-hierarchy", metavar="URL",
               help="Folder of intermediate results of an earlier segment-affinity of SRC; use its "
                    "hierarchy.")
 @click.option("--supervoxels", metavar="URL",
-              help="Volume of the fragments to create, with the ids that export-hierarchy exports "
-                   "and the block size and encoding of DST.")
+              help="Also create this volume of the fragments. The ids are those of "
+                   "export-hierarchy; block size and encoding are those of DST.")
 @fragment_options()
 @mip_option(help="Level of SRC.  [default: the global --mip]")
 @layout_options()
@@ -274,7 +277,7 @@ def command_line(steps: Steps) -> str:
 @click.option("--work-path", "-w", metavar="URL",
               help="Folder or prefix for intermediate results.  [default: DST.segment]")
 @click.option("--show-steps", is_flag=True,
-              help="Print the steps for the command line of submit, and do nothing.")
+              help="Print the steps as arguments of chunkflow submit, without executing them.")
 @working_options()
 def command(source: str, target: str, show_steps: bool, **options: Any) -> Callable[[], None]:
     """Check the options, and return the function that segments the volume."""
@@ -331,8 +334,8 @@ def _segmentation(source: str, target: str, options: dict[str, Any]) -> Affinity
     """Return the segmentation that the options of the command line describe.
 
     Raises:
-        OptionError: the size of the tasks is missing, or tasks would cut blocks of DST.
-        ChunkError: SRC does not contain affinities.
+        OptionError: the size of the tasks is missing, tasks would cut blocks of DST, SRC has
+            several time points, or the hierarchy does not fit SRC or the threshold.
     """
     from chunkflow_py.segmentation.agglomeration.hierarchy_store import read_settings
     from chunkflow_py.store import open_store

@@ -5,7 +5,7 @@ running tasks come from the queue; SQS reports approximate numbers. With --watch
 updated until all tasks have ended. On a terminal, the text is updated in place; elsewhere, each
 change is printed as a new line.
 If RUN is a prefix that ends with a slash, such as s3://bucket/runs/, a table shows the runs below
-this prefix, in the order in which the workers of a pool execute the runs.
+this prefix, in the order in which workers (work s3://bucket/runs/) execute the runs.
 
 Example: chunkflow status s3://bucket/affinity.run --json
 """
@@ -45,9 +45,9 @@ _WATCH_S = 10.0
     help="Largest number of failed tasks to list, with the reasons of their failures.",
 )
 @click.option("--failures", is_flag=True,
-              help="Also list each failed attempt of failed tasks and of tasks that will be "
-                   "retried, with its class, worker, reason and traceback. --json always includes "
-                   "these attempts.")  # fmt: skip
+              help="Also list each failed attempt, with the kind of failure, the worker, the "
+                   "reason and the traceback. Attempts of tasks that will be retried are included. "
+                   "--json always lists the attempts.")  # fmt: skip
 @click.option(
     "--watch",
     is_flag=False,
@@ -82,8 +82,8 @@ def command(
 
             if watch:
                 msg = (
-                    f"--watch shows one run, but {run} is a prefix of runs; give the address of a "
-                    "run, or leave --watch out"
+                    f"--watch shows one run, but {run} ends with a slash and stands for all runs "
+                    "below this prefix; give the address of one run, or leave --watch out"
                 )
                 raise OptionError(msg)
             check_has_runs(prefix := RunPrefix(run))

@@ -59,16 +59,17 @@ logger = logging.getLogger(__name__)
 @click.option("--volume-path", "-v", metavar="LABELS", help="Volume of the labels to join.")
 @click.option("--output-path", "-o", metavar="OUTPUT", help="Volume to create, uint64.")
 @zyx_option("--chunk-size", "-s", minimum=1,
-            help="Size of the tasks that made LABELS, voxels, zyx; the first task begins at the "
-                 "first voxel.  [default: as recorded with LABELS]")
+            help="Size of the tasks that made LABELS, voxels, zyx, if the first task began at the "
+                 "first voxel of LABELS.  [default: as recorded with LABELS]")
 @mip_option(help="Level of LABELS to read; it becomes level 0 of OUTPUT.  [default: the global "
                  "--mip]")
 @click.option("--connectivity", "-c", type=CONNECTIVITY,
               help="Which voxels are neighbours: those that share a face (6), a face or an edge "
                    "(18), or also a corner (26).  [default: as recorded with LABELS, else 6]")
 @click.option("--values-path", metavar="URL",
-              help="Segmentation whose connected components are LABELS; labels are linked only "
-                   "where it has equal values. Not needed for the components of a mask.")
+              help="Segmentation whose connected components are LABELS. Labels are linked only "
+                   "where the segmentation has equal values. Not needed for the components of a "
+                   "mask.")
 @click.option("--overlap-path", "-p", metavar="URL",
               help="Address of the overlaps that save-overlap stored; segments that share enough "
                    "voxels are linked.")
@@ -78,8 +79,8 @@ logger = logging.getLogger(__name__)
                    "OUTPUT.stitch]")
 @block_size_option("OUTPUT", "--block-size", "-b", default="as in LABELS")
 @encoding_option("OUTPUT")
-@task_size_option("Size of the tasks that relabel, voxels, zyx.  [default: about 64 MiB of whole "
-                  "blocks]")
+@task_size_option("Size of the tasks that relabel, voxels, zyx.  [default: whole blocks, about "
+                  "64 MiB]")
 @parallel_option()
 @click.option("--overwrite/--resume", default=False, show_default=True,
               help="Repeat all tasks, or skip tasks that are finished.")

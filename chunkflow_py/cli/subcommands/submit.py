@@ -45,12 +45,14 @@ if TYPE_CHECKING:
 @click.option("--create-queue/--no-create-queue", default=True, show_default=True,
               help="If the queue or its dead-letter queue does not exist, create it.")
 @click.option("--shared-queue", is_flag=True,
-              help="Accept a queue that contains tasks of another run, although the workers of the "
-                   "two runs delay each other.")
+              help="Accept a queue that contains tasks of another run. The workers of the two runs "
+                   "then delay each other.")
 @click.option("--workers", type=click.IntRange(min=1), default=USUAL_WORKERS, show_default=True,
-              help="Expected number of simultaneous worker processes, on all machines; it "
-                   "determines in which order tasks that share patches are sent.")
-@click.option("--stage", help="Name of the first step.  [default: name of its main operator]")
+              help="Expected number of simultaneous worker processes, on all machines. If tasks "
+                   "share patches, the order in which tasks are sent depends on this number.")
+@click.option("--stage",
+              help="Name of the first step.  [default: its last operator that runs a network, else "
+                   "its last operator that computes]")
 @click.option("--fork", metavar="URL",
               help="Reuse the output of the run at this address, for steps whose output would be "
                    "the same.")
@@ -61,20 +63,22 @@ if TYPE_CHECKING:
 @click.option("--exchange", metavar="auto|on|off|URL",
               help="Let tasks exchange the patches that they share, so that each patch is computed "
                    "once. on: store them in the run directory; URL: store them in this folder or "
-                   "bucket, which all workers share; auto: store them in the run directory while "
-                   "this saves time.  [default: auto]")
+                   "bucket, which all workers share; auto: like on, but a worker process stops "
+                   "the exchange if computing the patches is faster.  [default: auto]")
 @click.option("--exchange-limit", type=MemoryType(), metavar="SIZE",
-              help="Size of the exchange, such as 100GB, above which tasks store no more patches.  "
-                   "[default: half of the free space of a disk, no limit in a bucket]")
+              help="Largest size of the exchange of a step, such as 100GB. At this size, tasks "
+                   "store no more patches.  [default: on a disk, half of the free space; in a "
+                   "bucket, no limit]")
 @click.option("--budget", type=click.FloatRange(min=0, min_open=True), metavar="AMOUNT",
-              help="Cost of all workers together at which they take no more tasks, in the currency "
-                   "of work --cost-per-hour, which workers then need.  [default: no limit]")
+              help="Limit of the cost of all workers together. At the limit, workers take no more "
+                   "tasks. Each worker needs --cost-per-hour, in the same currency.  [default: no "
+                   "limit]")
 @click.option("--priority", type=int, metavar="NUMBER",
-              help="Priority of the run in a pool of workers, which take tasks of the run with the "
-                   "highest priority first.  [default: 0]")
+              help="Priority of the run. Workers that serve several runs take tasks of the run "
+                   "with the highest priority first.  [default: 0]")
 @click.option("--sign-key", metavar="FILE",
-              help="PEM file with an Ed25519 private key, with which to sign the run, so that "
-                   "workers with --trust-key execute its model files and plugins.")
+              help="Sign the run with the Ed25519 private key in this PEM file. Workers with the "
+                   "public key in --trust-key then execute model files and plugins of the run.")
 @clear_output_option()
 @click.option("--rehearse/--no-rehearse", default=True, show_default=True,
               help="Load the network on this machine, to estimate the memory of a worker process.")
@@ -84,7 +88,7 @@ def command(
     clear_output: bool, rehearse: bool, workers: int, budget: float | None, priority: int | None,
     sign_key: str | None,
 ) -> Callable[[Sequence[Part]], None]:
-    """Return a function that submits the pipeline given behind the options of ``submit``."""
+    """Return the function that submits the pipeline after the options of ``submit``."""
     # fmt: on
     refuse_dry_run()
 

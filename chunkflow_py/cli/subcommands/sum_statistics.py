@@ -41,8 +41,9 @@ logger = logging.getLogger(__name__)
 @click.option("--time", type=click.IntRange(min=0),
               help="Combine only the statistics of this time point.  [default: all]")  # fmt: skip
 @click.option("--foreground", is_flag=True,
-              help="Use only the smallest box that contains all voxels other than 0, and record "
-                   "the box in the file; networks of nnU-Net process only this box.")  # fmt: skip
+              help="Use only the smallest box that contains all voxels other than 0. The box is "
+                   "recorded in the file. Networks of nnU-Net process only this "
+                   "box.")  # fmt: skip
 def command(
     url: str,
     output: str | None,

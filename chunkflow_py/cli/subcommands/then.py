@@ -1,7 +1,7 @@
-"""Begin the next step of a run that submit sends.
+"""Begin the next step of a run.
 
-Write `then` between the pipelines of two steps. The tasks of the second step start when the
-first step is complete.
+Write `then` between the pipelines of two steps, after submit, run or plan. The tasks of the second
+step start when the first step is complete.
 
 Example: chunkflow then --stage label
 """
@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 
 @pipeline_subcommand
-@click.option("--stage", help="Name of the step that begins.  [default: name of its main operator]")
+@click.option("--stage",
+              help="Name of the step that begins.  [default: its last operator that runs a "
+                   "network, else its last operator that computes]")  # fmt: skip
 def command(stage: str | None) -> Callable[..., Any]:
-    """Return a function from which `submit`, `run` and `plan` get *stage*, the step's name."""
+    """Return a function that returns *stage*, the name of the step."""
 
     def act(parts: Any = None) -> str | None:
         if parts is not None:

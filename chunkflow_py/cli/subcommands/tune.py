@@ -1,4 +1,4 @@
-r"""Find the fastest way to run a network here.
+r"""Find the fastest inference on this machine.
 
 tune measures combinations of backend, precision, compilation, batch size and patch size on this
 machine, each in a separate process. It prints a table of speed, memory and error, and the inference
@@ -79,11 +79,11 @@ class MemoryType(click.ParamType[int]):
 @network_options()
 @patch_size_options(default="default: try several, if the network allows it")
 @click.option("--memory", type=MemoryType(), metavar="SIZE",
-              help="Memory that inference may use, such as 16GB: of the GPU, or of the host if "
-                   "--device is cpu.  [default: all memory]")
+              help="Largest amount of GPU memory that inference may use, such as 16GB; with "
+                   "--device cpu, of host memory.  [default: all memory]")
 @click.option("--tolerance", type=click.FloatRange(min=0), default=0.02, show_default=True,
-              help="Largest error that the best combination may have (99.9th percentile, in units "
-                   "of the output).")
+              help="Largest 99.9th percentile of the errors that the best combination may have, in "
+                   "units of the output.")
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=600,
               show_default=True, help="Time limit of all measurements, seconds.")
 @click.option("--image", help="File or volume to cut patches from, for measuring the error.  "

@@ -8,8 +8,9 @@ stopped before all tasks were done.
 
 If RUN is a prefix that ends with a slash, such as s3://bucket/runs/, the worker takes tasks of all
 runs below this prefix, first from the run with the highest priority (submit --priority). Runs that
-are submitted after the start of the worker are included. Model files and plugins of a run are
-executed only if the run was signed (submit --sign-key) with a key of --trust-key.
+are submitted after the start of the worker are included. If a run below the prefix executes model
+files or plugins, the worker refuses the run, unless it was signed (submit --sign-key) with a key of
+--trust-key.
 
 Example: chunkflow work s3://bucket/affinity.run#sha256=64-DIGITS --processes 4
 """
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 @subcommand
 @click.argument("run", metavar="RUN")
 @click.option("--trust-key", metavar="FILE",
-              help="PEM file with Ed25519 public keys: refuse each run whose spec none of them has "
-                   "signed.")  # fmt: skip
+              help="PEM file with Ed25519 public keys. Refuse a run if none of these keys matches "
+                   "its signature.")  # fmt: skip
 @working_options()
 def command(run: str, trust_key: str | None, **options: Any) -> Callable[[], None]:
     """Check the options, and return the function that executes the tasks of the run."""

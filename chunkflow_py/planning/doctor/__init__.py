@@ -12,6 +12,5 @@ access_policy     minimum permissions that a run needs
 ```
 
 A check only reads, unless the caller allows writing. If writing is allowed, the check writes test
-objects under unused names and removes them afterwards. The inspected paths are arguments of the
-checks, so that tests can pass other paths.
+objects under unused names and removes them afterwards.
 """

@@ -118,7 +118,7 @@ def check_folder(what: str, folder: Path, *, needed: bool = True) -> Finding:
         return Finding("disk", level, f"{where} cannot be written to: {why}", remedy)  # type: ignore[arg-type]
     text = f"{where} has {describe_bytes(free)} free"
     if free < NO_DISK:
-        return Finding("disk", "problem", text, "free space, or use another folder")
+        return Finding("disk", "problem", text, "make space, or use another folder")
     if free < LITTLE_DISK:
         return Finding("disk", "note", text, "chunks saved to this folder may need more space")
     return Finding("disk", "ok", text)
@@ -128,7 +128,7 @@ def _caches() -> dict[str, Path]:
     from chunkflow_py.inference.backends.conversion_cache import cache_folder as converted
     from chunkflow_py.run.run_directory import cache_folder as files
 
-    return {"the cache of run files": files(), "the cache of converted networks": converted()}
+    return {"the cache for files of runs": files(), "the cache of converted networks": converted()}
 
 
 def check_shared_memory(folder: Path = SHARED) -> Iterator[Finding]:
@@ -224,8 +224,8 @@ def check_threads(cgroup: Path = _CGROUP) -> Iterator[Finding]:
     configured = os.environ.get("OMP_NUM_THREADS")
     if configured is None and quota is not None and allowed < cores:
         text = (
-            f"this container may use {quota:g} of {machine} cores, but networks start {cores} "
-            "threads"
+            f"this container may use {quota:g} of {machine} cores, but a network starts {cores} "
+            "threads, which wait for each other"
         )
         yield Finding("threads", "note", text, f"export OMP_NUM_THREADS={allowed}")
     elif configured is None:
@@ -320,8 +320,8 @@ def compare_precisions(
             precisions.
 
     Yields:
-        For each precision with a wrong result, a problem. For all other precisions together, one
-        finding that names the precisions and the versions of the libraries.
+        One problem for each precision with a wrong result. If other precisions remain, one more
+        finding that lists these precisions and the versions of the libraries.
     """
     import torch
 

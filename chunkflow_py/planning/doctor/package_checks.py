@@ -22,15 +22,15 @@ BRINGS = {
     "and PNG in precomputed volumes",
     "zarr": "load-zarr, save-zarr, load-n5, and zarr and N5 volumes of every command",
     "precomputed": "compressed blocks of load-precomputed and save-precomputed, graphene volumes, "
-    "view, download-mesh and mesh-manifest of several levels of detail",
-    "cloud": "addresses of s3://, gs:// and https://, and cloud-watch",
+    "view, download-mesh and mesh-manifest for meshes with several levels of detail",
+    "cloud": "s3://, gs:// and https:// addresses, and cloud-watch",
     "dask": "run --on dask://, and inference over dask arrays",
     "segmentation": "segment-affinity, fragment-affinity, evaluate-hierarchy, agglomerate, "
     "connected-components, relabel, "
     "evaluate-segmentation, fill-segmentation-holes, mask-out-objects, median-filter, clahe, "
     "adjust-pre, detect-points, detect-post-synapses, detect-duplicate-post, mesh --dust-threshold",
     "nifti": "NIfTI files as volumes",
-    "parquet": "tables of label-statistics in Parquet",
+    "parquet": "Parquet tables of label-statistics",
     "mesh": "mesh, mesh-manifest --multires",
     "numba": "a faster segment-affinity",
     "mutex": "agglomerate --method mutex",
@@ -43,10 +43,10 @@ BRINGS = {
     "view": "neuroglancer, log-summary --plot, evaluate-hierarchy --figure",
     "sqs": "queues of Amazon SQS",
     "openvino": "inference --backend openvino",
-    "onnx": "inference --backend onnxruntime, and models of ONNX",
-    "hub": "addresses hf:// of networks",
+    "onnx": "inference --backend onnxruntime, and ONNX models",
+    "hub": "hf:// addresses of networks",
     "bioimage": "model packages of the BioImage Model Zoo",
-    "nnunet": "models of nnU-Net",
+    "nnunet": "nnU-Net models",
     "monai": "MONAI bundles without TorchScript",
 }
 NOT_EXTRAS = "all", "dev", "testing", "docs"
@@ -55,8 +55,8 @@ NOT_EXTRAS = "all", "dev", "testing", "docs"
 _REASONS = {
     "zfpy": "with this version, numcodecs and zarr cannot be imported",
     "neuroglancer": (
-        "pip chooses an old version if it cannot build atomicwrites, which exists only as source: "
-        "add --no-binary atomicwrites"
+        "pip chooses an old version if it must not build atomicwrites, which exists only as source "
+        "code; add --no-binary atomicwrites to the pip command"
     ),
 }
 # pairs of packages that fail unless they have the same version
@@ -142,7 +142,7 @@ def check_extras() -> Iterator[Finding]:
             )
             yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
         elif not own and requirements:
-            text = f"the extra [{extra}] did not exist yet when this package was installed"
+            text = f"{PACKAGE} was installed before the extra [{extra}] was added"
             yield Finding("extras", "note", text, f"pip install '{PACKAGE}[{extra}]'")
         elif is_good:
             complete.append(extra)
@@ -177,7 +177,7 @@ def _is_for(requirement: Requirement, extra: str) -> bool:
 
 
 def _with_extras(requirement: Requirement) -> Iterator[Requirement]:
-    """Yield *requirement*, then the requirements of the extras in it, such as ``pkg[extra]``."""
+    """Yield *requirement* and, if it names extras (``pkg[extra]``), the requirements of these."""
     yield requirement
     for inner in _requirements(requirement.name) if requirement.extras else ():
         if not _is_for(inner, "") and any(_is_for(inner, extra) for extra in requirement.extras):

@@ -7,8 +7,8 @@ URL/000001.npy          the next piece, and so on
 ```
 
 The table lists only ids that change. The table is divided into pieces, one .npy file each. A task
-reads only the pieces that can contain ids of the task. Ids ascend in the raster order of voxels, so
-these pieces contain ids from the z slices of the task's box, and few others. ``table.json`` is
+reads only the pieces that can contain ids of the task. Ids are numbered in raster order, one z
+slice after the other, so these pieces contain few ids from other z slices. ``table.json`` is
 written last, so a table is either complete or absent. In a time series, each time point has a
 separate table; the table of time index 3 is in the folder ``t3``.
 """
@@ -154,7 +154,7 @@ class LabelTable:
         key = f"{self._folder}{number:06d}.npy"
         data = self._store.get(key)
         if data is None or checksum_of(data) != self.index["checksums"][number]:
-            why = "is missing" if data is None else "disagrees with the checksum in the index"
+            why = "is missing" if data is None else "disagrees with the checksum in table.json"
             msg = f"{key} of {self._store.url} {why}; run solve-labels again"
             raise VolumeError(msg)
         try:

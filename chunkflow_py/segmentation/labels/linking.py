@@ -183,7 +183,7 @@ class TouchLinker:
         return LabellingRecords(self._labels, self.opening.access)
 
     def recorded(self) -> Labelling | None:
-        """Return the labelling method that the first record of a task contains.
+        """Return how the first recorded task made its labels.
 
         The result is ``None`` if there are no records.
         """
@@ -201,8 +201,8 @@ class TouchLinker:
     def _is_labelled(self, region: Region) -> bool:
         """Return whether a task has labelled *region*; refuse labels that cannot be linked.
 
-        Labels of other programs or older versions have no records. Then the voxels are checked
-        instead of the records: different labels must not touch inside the box of one task.
+        If no task is recorded, because another program or an older version made the labels, the
+        voxels are checked: different labels must not touch inside the box of one task.
         """
         labelling = self.records.holding(region)
         if labelling is not None:
@@ -215,7 +215,7 @@ class TouchLinker:
             if is_recorded and labels.any():
                 msg = (
                     f"{self.url} has labels in {part}, but no record of the task that made these "
-                    f"labels; label {part} again"
+                    f"labels; label {part} again, with the command that made the other labels"
                 )
                 raise ChunkError(msg)
             values = None
@@ -259,9 +259,9 @@ class OverlapLinker:
 
     Attributes:
         url: address of the overlaps.
-        fraction: two segments are linked only if they share at least this fraction of their voxels,
-            as the mean of both segments; see `labels.links.overlap_pairs`.
-        voxels: two segments are linked only if they share at least this number of voxels.
+        fraction: smallest mean overlap of two linked segments, as a fraction from 0 to 1; see
+            `labels.links.overlap_pairs`.
+        voxels: smallest number of voxels that two linked segments share.
         access: options for opening the store.
     """
 
@@ -290,7 +290,7 @@ class OverlapLinker:
         return open_store(self.place, self.access)
 
     def prepare(self) -> None:
-        """Open the store without reading, because an earlier step may still have to fill it."""
+        """Open the store; read nothing, because an earlier step may not have run yet."""
         _ = self._store
 
     def __call__(self, region: Region) -> NDArray[np.uint64]:

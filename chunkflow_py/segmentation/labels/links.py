@@ -7,9 +7,9 @@ beyond the edges of the face.
 
 ```
             |                Voxels p and q belong to two tasks, and touch at an edge. Along one
-        p   |                axis, q is the first voxel of its task, and p lies one voxel below q.
-     -------+--------        So p is in a plane that the task of q reads. This is true for boxes of
-            | q              any size.
+        p   |                axis, q is the first voxel of its task, and the coordinate of p is
+     -------+--------        lower by 1. So the task of q reads a plane that contains p, whatever
+            | q              the sizes of the boxes are.
             |
 ```
 
@@ -83,9 +83,8 @@ def check_no_touch(
 ) -> None:
     """Check that different labels do not touch in a plane of voxels inside one task.
 
-    A labelling task gives touching voxels the same label. So different labels that touch were made
-    by smaller tasks than *box*. Labels at the faces between these smaller tasks would not be
-    linked.
+    One task gives touching voxels the same label. If different labels touch inside *box*, several
+    tasks have labelled the voxels in *box*. The labels of these tasks would not be linked.
 
     Args:
         plane: (a, b) labels, 0 for background.

@@ -42,12 +42,11 @@ def mutex_watershed(
         threshold: affinities above 1 - *threshold* attract, and affinities below this limit repel.
 
     Returns:
-        (z, y, x) labels, in no particular order; 0 for voxels without an attractive affinity. The
-        library processes equal affinities in a fixed order.
+        (z, y, x) labels, in no particular order; 0 for voxels without an attractive affinity.
 
     Raises:
-        ChunkError: the array does not have the shape or the values of such affinities, or an offset
-            is longer than the array.
+        ChunkError: the array does not have one channel for each offset, a value is outside [0, 1],
+            or an offset is too long for the array.
         MissingExtraError: mwatershed is not installed.
     """
     if affinity.ndim != 4 or len(affinity) != len(offsets):
@@ -65,7 +64,7 @@ def mutex_watershed(
     ]
     if long:
         msg = (
-            f"the offset {long[0]} of --affinity-offsets is longer than a chunk of {shape} (zyx, "
+            f"the offset {long[0]} of --affinity-offsets is too long for a chunk of {shape} (zyx, "
             "voxels); make the chunks larger"
         )
         raise ChunkError(msg)

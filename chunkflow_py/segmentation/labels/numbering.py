@@ -8,8 +8,9 @@ ids       0  2  2  0 | 0  6  6  6          plus 1: a is 2, b is 6
 
 A piece is the part of an object in one task. A task makes ids only from voxels in its box, and the
 boxes of tasks do not overlap. Therefore, all ids differ. All ids are below 2**64 if the volume has
-fewer than 2**64 voxels. When the pieces of an object are joined later, the smallest id is that of
-the object's first voxel, for any division into tasks.
+fewer than 2**64 voxels. When the pieces of an object are joined later, the object gets the smallest
+id of its pieces. This is the id of the object's first voxel, so it does not depend on the division
+into tasks.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def global_ids(
     for name, outer in (("labels", box), ("volume", domain)):
         if not outer.contains(core):
             msg = (
-                f"box {core} of the task extends beyond the {name}, {outer} (zyx, voxels); "
-                f"cut the box to {core.intersection(outer)}"
+                f"task box {core} extends beyond the box {outer} of the {name} (zyx, voxels); "
+                f"cut the task box to {core.intersection(outer)}"
             )
             raise GeometryError(msg)
     if domain.voxels >= 2**64:
@@ -89,9 +90,8 @@ class Numbering:
 
     Attributes:
         is_global: whether ids are unique in the volume (true) or only in the chunk (false). With
-            ``None``, `prepare` chooses: ids are unique in the volume if the volume is divided into
-            tasks, its bounds are known, and the output can store such ids. If not, ids are unique
-            only in the chunk.
+            ``None``, `prepare` chooses true if the volume is divided into tasks, its bounds are
+            known, and the data type of the output is large enough for such ids.
         domain: bounds of the volume (default: the bounds that the pipeline knows).
         dtype: type of ids that are unique in the volume.
     """

@@ -125,8 +125,7 @@ class ObjectFolder:
         """Change several JSON files in parallel.
 
         Args:
-            changes: dictionary from the name of a file to a function, the argument *change* of
-                `update`.
+            changes: for each file name, the function that changes the file; see `update`.
         """
         with ThreadPoolExecutor(self._store.connections, "objects") as pool:
             deque(pool.map(lambda change: self.update(*change), changes.items()), maxlen=0)
@@ -220,8 +219,8 @@ def folder_of(url: str, role: Role, default: str | None = None) -> ObjectFolder:
 def fragment_folder(url: str, role: Role, default: str | None = None) -> ObjectFolder:
     """Return the folder of fragments (parts of meshes or skeletons) at *url*; see `folder_of`.
 
-    If the info file names a folder of shards or of multi-resolution meshes, the result is the
-    folder of fragments from which that folder was made.
+    The names of folders of shards and of multi-resolution meshes end in ``_sharded`` and
+    ``_multires``. The result is the folder without these suffixes.
     """
     folder = folder_of(url, role, default)
     return ObjectFolder(folder.url.removesuffix(MULTIRES).removesuffix(SHARDED))
@@ -290,7 +289,7 @@ def _unpacked(data: bytes, address: str) -> bytes:
 
 
 def objects_below(url: str) -> Output:
-    """Return the `Output` that stands for all files below *url*."""
+    """Return an `Output`, which declares that an operator writes files below *url*."""
     return Output("objects", f"{open_store(url).url.rstrip('/')}/")
 
 
@@ -298,7 +297,7 @@ def named_after(prefix: str) -> tuple[ObjectFolder, str]:
     """Split *prefix* into a folder and the start of the file names in this folder.
 
     Args:
-        prefix: path or URL. If it is an existing local folder, it needs no slash at its end.
+        prefix: path or URL. An existing local folder needs no slash at the end of its path.
     """
     is_local = "://" not in prefix or prefix.startswith("file://")
     path = prefix.removeprefix("file://")

@@ -43,7 +43,8 @@ class ObjectMeasures:
         voxels: (n,) number of voxels.
         low: (n, 3) first voxel of the bounding box, zyx.
         high: (n, 3) last voxel of the bounding box plus 1, zyx.
-        places: (n, 3, digits) sums of the voxels' coordinates; see `exact_sums`.
+        places: (n, 3, digits) sums of the voxels' coordinates, zyx. Each sum is a row of digits;
+            see `exact_sums`.
         counted: (n, channels) number of voxels with a finite intensity (neither NaN nor infinite).
         totals: (n, channels, digits) sums of the finite intensities; see `exact_sums`.
         least, most: (n, channels) smallest and largest finite intensity.

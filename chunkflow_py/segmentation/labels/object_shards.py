@@ -105,13 +105,13 @@ class ObjectShards:
 
     Args:
         fragments: folder of the fragments.
-        parts: number of parts into which colons divide a fragment's name; see `by_object`.
+        parts: number of parts of a fragment's name, separated by colons; see `by_object`.
         command: name of the command that makes fragments, for messages.
         info: content of the info file of the shards, without the entry ``sharding``.
         count: number of shards.
         gzip_data: whether to gzip the content of each object.
-        beside: folder whose name, plus a suffix, is the name of the folder of shards (default:
-            *fragments*).
+        beside: the folder of shards is named after this folder, with the suffix ``_sharded``
+            (default: *fragments*).
 
     Attributes:
         count: number of shards.

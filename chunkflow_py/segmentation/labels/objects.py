@@ -112,8 +112,8 @@ def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
 
     An object encloses a hole if every path from the hole to the boundary of the array passes
     through that object. A path goes from voxel to voxel through shared faces. Other objects inside
-    the hole do not change. Background between several objects is a hole only if one of these
-    objects encloses the background and all the other objects.
+    the hole do not change. Background that touches several objects is a hole only if one of them
+    encloses the background and all the other objects.
 
     ```
     1 1 1 1        1 1 1 1
@@ -122,9 +122,7 @@ def fill_holes(labels: NDArray[Any]) -> NDArray[Any]:
     1 1 1 1        1 1 1 1
     ```
 
-    Background that touches only one object, and no face of the array, is filled without a search.
-    If enclosed background touches several objects, each of these objects is examined within its
-    bounding box, which takes longer.
+    Enclosed background that touches several objects takes longer to fill.
 
     Args:
         labels: (z, y, x) integers, 0 is background.

@@ -49,8 +49,8 @@ def shared_parts(chunk: Chunk, core: BoundingBox) -> Iterator[tuple[int, Zyx, Si
 
     Args:
         chunk: labels of a task and of a margin around it.
-        core: box of the task. A face of the box that is not a face of the domain (the bounds of
-            the volume) is shared with another task.
+        core: box of the task. Each face of the box is shared with another task, except faces at
+            the bounds of the volume.
 
     Yields:
         For each shared face: its axis, the first voxel above the face (on the side of the greater
@@ -114,15 +114,15 @@ def linked_by_overlap(
 ) -> list[NDArray[np.uint64]]:
     """Return the pairs of labels to link at the faces at the start of a task's box.
 
-    If the neighbouring task at a face has no file, this task was skipped. No labels are then linked
-    at this face.
+    No labels are linked at a face without files of both tasks. Such a face lies at the bounds of
+    the volume, or one of the two tasks was skipped.
 
     Args:
         store: store of the overlaps.
         region: region of the task.
-        fraction: two segments are linked only if they share at least this fraction of their voxels,
-            as the mean of both segments; see `labels.links.overlap_pairs`.
-        voxels: two segments are linked only if they share at least this number of voxels.
+        fraction: smallest mean overlap of two linked segments, as a fraction from 0 to 1; see
+            `labels.links.overlap_pairs`.
+        voxels: smallest number of voxels that two linked segments share.
 
     Returns:
         For each face that has files of both tasks, an array of pairs of labels, shape (n, 2).

@@ -132,8 +132,8 @@ def objects_at(segmentation: Chunk, points: NDArray[Any]) -> NDArray[Any]:
     if segmentation.dtype.kind not in "iu" or segmentation.channels != 1:
         msg = (
             f"chunk {segmentation.bbox} has {segmentation.channels} channels of "
-            f"{segmentation.dtype}, but labels are integers in one channel; give the name of a "
-            "segmentation"
+            f"{segmentation.dtype}, but labels are integers in one channel; give --input-name the "
+            "name of a segmentation"
         )
         raise ChunkError(msg)
     labels = segmentation.array.reshape(segmentation.size)

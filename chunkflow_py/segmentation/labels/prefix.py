@@ -61,8 +61,9 @@ def prefix_of(box: BoundingBox, digits: int) -> str | None:
     number = box.start.z
     if box != BoundingBox.from_size((number, 0, 0), _ONE) or not 0 <= number < 10**digits:
         msg = (
-            f"task {box} stands for none of the prefixes 0 to {10**digits - 1} of --digits "
-            f"{digits}; give boxes from 0-1_0-1_0-1 to {10**digits - 1}-{10**digits}_0-1_0-1"
+            f"task {box} is not the box of a prefix; with --digits {digits}, give boxes from "
+            f"0-1_0-1_0-1 (prefix 0) to {10**digits - 1}-{10**digits}_0-1_0-1 (prefix "
+            f"{10**digits - 1})"
         )
         raise OptionError(msg)
     if number == 0:
@@ -78,7 +79,7 @@ def fragments_of(
     Args:
         folder: folder of the fragments.
         prefix: start of the names, as `prefix_of` returns it; with ``None``, the result is empty.
-        parts: number of parts into which colons divide a fragment's name; see `by_object`.
+        parts: number of parts of a fragment's name, separated by colons; see `by_object`.
         command: name of the command that makes fragments, for messages.
 
     Raises:
@@ -93,7 +94,7 @@ def fragments_of(
 
 def no_fragments(folder: ObjectFolder, command: str) -> VolumeNotFoundError:
     """Return the error for a folder without fragments, with the advice to run *command*."""
-    msg = f"{folder.url} has no fragments of {command}; check the URL, or run {command} first"
+    msg = f"{folder.url} has no fragments made by {command}; check the URL, or run {command} first"
     return VolumeNotFoundError(msg)
 
 

@@ -4,9 +4,14 @@ waterz does not release the interpreter lock (GIL) while it works. In a worker p
 stop the threads that read chunks, write chunks, and renew leases. waterz also prints to
 standard output, which is reserved for results.
 
-The program reads from standard input: one line of JSON (shape, thresholds, has_fragments,
-settings), the three channels as float32, and the fragments as uint64 if has_fragments is true. It
-writes the labels for each threshold, one array after the other, as uint64.
+The program reads from standard input:
+
+1. one line of JSON with the keys shape, thresholds, has_fragments and settings,
+2. the affinities, (3, z, y, x), float32,
+3. if has_fragments is true, the fragments (supervoxels), (z, y, x), uint64.
+
+The program writes the labels for each threshold to standard output, one uint64 array after the
+other.
 """
 
 from __future__ import annotations

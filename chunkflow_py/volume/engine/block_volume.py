@@ -12,9 +12,9 @@ pieces       |--|------|---|                  the parts of the request, one per 
 ```
 
 A format (`BlockLayout`) defines which object stores a block and how the block is encoded; a `Store`
-stores the bytes. This module contains what all formats share: the thread pool, blocks at the edge
-of the volume, missing and damaged blocks, the check that a write covers whole write units, and the
-cache.
+stores the bytes. This module does what is the same for all formats: it runs the thread pool and the
+cache, clips blocks at the edge of the volume, handles missing and damaged blocks, and checks that a
+write covers whole write units (blocks or shards).
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Traffic:
         decoded_bytes: bytes of all voxels of the fetched blocks.
         needed_bytes: bytes of the voxels of the requested boxes.
         cache_hits: number of blocks that were found in the cache.
-        missing_blocks: number of blocks that are not stored and were read as the fill value,
-            counted once per read.
+        missing_blocks: number of blocks that are not stored and were read as the fill value. A
+            block that two reads need counts twice.
     """
 
     stored_bytes: int = 0
@@ -141,8 +141,8 @@ class BlockVolume:
         channel_colors: colour of each channel, six hexadecimal digits, if known.
         encoding: name of the compression of the blocks, as in the attribute `encoding` of
             `VolumeSpec`, or ``None`` if there is no such name for the compression.
-        documents: keys of the metadata documents that describe this level. Some of these documents
-            may not exist.
+        documents: keys that the metadata documents of this level may have. Not every key needs to
+            exist: a zarr volume lists the keys of zarr v2 and of zarr v3.
 
     Attributes:
         url, bounds, voxel_size_nm, dtype, channels, kind, block_size, write_unit, times, mips,
@@ -551,7 +551,7 @@ def write_bytes(
         block: extent of a block, voxels, zyx.
         unit: extent of a write unit, which is a block or a shard, voxels, zyx.
         voxel_bytes: bytes of one voxel with all channels.
-        threads: threads that write (default: the number on a local disk).
+        threads: number of threads that write (default: as for a volume on a local disk).
     """
     threads = threads or usable_cores() + _DISK_THREADS
     chunk = size.product() * voxel_bytes

@@ -27,8 +27,8 @@ def check_declared(encoding: str, data: bytes, voxels: int, *, or_fewer: bool = 
     Args:
         encoding: one of `DECLARED`.
         data: the encoded image.
-        voxels: expected number of voxels in all channels. For formats that interleave the channels,
-            this is the expected number of pixels.
+        voxels: expected number of voxels, summed over all channels. For formats that interleave the
+            channels (jpeg, jxl, png), the expected number of pixels.
         or_fewer: whether to accept a header that declares fewer voxels.
 
     Raises:

@@ -58,13 +58,13 @@ class FileName:
 
     Attributes:
         name: a name with an extension, or a prefix without an extension.
-        extensions: file name extensions of the format, with dots. If *name* is a prefix, the file
-            of a task is called: prefix, box of the task, first of these extensions.
+        extensions: file name extensions of the format, with dots. The files of a prefix get the
+            first of these extensions.
         option: name of the option, for messages.
-        reads: whether tasks read files. In this case, *name* is a file name, not a prefix, if a
-            file called *name* exists.
-        folders: whether tasks that read files may also read a folder of sections. In this case,
-            *name* is the name of a folder, not a prefix, if a folder called *name* exists.
+        reads: whether tasks read files. If they do, and a file called *name* exists, *name* is not
+            a prefix, even without an extension.
+        folders: whether tasks that read files may also read a folder of sections. If they may, and
+            a folder called *name* exists, *name* is not a prefix.
     """
 
     name: str
@@ -111,14 +111,15 @@ class FileName:
             return Path(self.name).expanduser()
         if region is None and self.reads and not Path(self.name).expanduser().exists():
             msg = (
-                f"{self.option} {self.name} does not exist; check the path, or, if it is the "
-                f"prefix of one {self.extensions[0]} file per task, generate tasks in this pipeline"
+                f"{self.option} {self.name} does not exist; check the path, or begin the pipeline "
+                f"with generate-tasks if {self.name} is the prefix of one {self.extensions[0]} "
+                "file per task"
             )
             raise VolumeNotFoundError(msg)
         if region is None:
             msg = (
-                f"{self.option} {self.name} has no extension {self.extensions[0]}, so it is a "
-                "prefix to which the box of a task is added, but this pipeline has no tasks; use "
+                f"{self.option} {self.name} has no extension {self.extensions[0]} and therefore "
+                "names one file per task, but this pipeline has no tasks; use "
                 f"{self.name}{self.extensions[0]}"
             )
             raise VolumeError(msg)
@@ -138,9 +139,9 @@ class FileName:
         path = Path(self.name)
         prefix = f"{path.with_suffix('')}_"
         msg = (
-            f"{self.option} {self.name} is one file, which each of the {tasks} tasks of this "
-            f"pipeline would replace; give a prefix instead: {self.option} {prefix} makes "
-            f"{prefix}0-64_0-512_0-512{path.suffix} for the task 0-64_0-512_0-512"
+            f"{self.option} {self.name} is one file, but each of the {tasks} tasks of this "
+            f"pipeline would replace it; give a prefix instead: with {self.option} {prefix}, the "
+            f"task 0-64_0-512_0-512 writes {prefix}0-64_0-512_0-512{path.suffix}"
         )
         raise OptionError(msg)
 

@@ -52,7 +52,7 @@ class FileSaver(OperatorBase):
 
     @hook
     def stores(self) -> tuple[Output, ...]:
-        """Return the file, or the files of all tasks, as one output."""
+        """Return one output: the path of the file, with ``BOX`` in place of a task's box."""
         return (Output("file", f"file://{self.files.place}"),)
 
     @hook

@@ -1,7 +1,8 @@
 """Open a file that contains one array as a read-only volume.
 
-A format provides a function that opens a path as a `FileVolume`, or returns ``None`` for an empty
-file. The rules for file names, the checks and the messages are the same for all formats.
+A format provides a function that opens a path as a `FileVolume`. The function returns ``None`` for
+an empty file, which savers write for a task without a result. The rules for file names, the checks
+and the messages are the same for all formats.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class FileVolume:
         if len(shape) not in (3, 4):
             section = f"; store a section as {(1, *shape)}" if len(shape) == 2 else ""
             msg = (
-                f"{url} has {len(shape)} dimensions, shape {tuple(shape)}, but a chunk is "
+                f"{url} has {len(shape)} dimensions, shape {tuple(shape)}, but must be "
                 f"(z, y, x) or (c, z, y, x){section}"
             )
             raise ChunkError(msg)
@@ -140,7 +141,10 @@ class FileVolume:
 
     def stored_units(self) -> Iterator[StoredUnit]:
         """Raise an error, because the blocks of a file are not separate objects."""
-        msg = f"cannot list the stored blocks of {self.url}: the volume is one file"
+        msg = (
+            f"cannot list the stored blocks of {self.url}: the volume is one file; convert it to "
+            "zarr"
+        )
         raise VolumeError(msg)
 
     def has_blocks(self, bbox: BoundingBox, *, time: int | None = None) -> bool:

@@ -1,15 +1,15 @@
 """Read and write an array in an HDF5 file, with its voxel offset, voxel size and kind.
 
-| what         | written as               | names when reading, first choice first          |
+| what         | written as               | names tried when reading, in this order         |
 |--------------|--------------------------|-------------------------------------------------|
 | voxels       | dataset ``main``         | ``main``, the first 3D or 4D dataset of numbers |
 | voxel offset | dataset ``voxel_offset`` | attributes ``voxel_offset``, ``origin``         |
 | voxel size   | dataset ``voxel_size``   | attributes ``voxel_size_nm``, ``voxel_size``    |
 | kind         | attribute ``layer_type`` | attribute ``layer_type``                        |
 
-Offsets (voxels) and voxel sizes (nanometres) are zyx. Each of these two values is read from the
-first of the following places that contains the value: an attribute of the dataset with the voxels;
-the dataset ``voxel_offset`` or ``voxel_size``; an attribute of the file.
+Offsets (voxels) and voxel sizes (nanometres) are zyx. They are searched in three places: first in
+the attributes of the dataset with the voxels, then in the dataset ``voxel_offset`` or
+``voxel_size``, then in the attributes of the file.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def find_dataset(
 
     Raises:
         VolumeNotFoundError: the dataset does not exist; the message lists the existing datasets.
-        VolumeError: the values of the dataset are not numbers, or are stored in another file. Also,
-            if *one_only* is true, the file has several arrays, none of which is called ``main``.
+        VolumeError: the values of the dataset are not numbers, or are stored in another file; or
+            the file has several arrays, none is called ``main``, and *one_only* is true.
     """
     if dataset_path is None:
         main = item_at(file, "main", str(path))

@@ -213,7 +213,10 @@ class Sink(io.RawIOBase):
         self.check()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a position; the size of the file includes the writes that were ignored."""
+        """Move to a position, and return the position.
+
+        The end of the file is where it would be if no write had failed.
+        """
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._length}
         self._position = origin[whence] + offset
         return self._position

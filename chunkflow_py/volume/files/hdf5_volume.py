@@ -267,7 +267,9 @@ def create_volume(
 
 
 def address_of_dataset(path: Path, name: str | None) -> str:
-    """Return the byte address of a dataset in its file; all links to a dataset have one address.
+    """Return the byte address of a dataset in its file.
+
+    Links to the same dataset have the same address.
 
     Raises:
         VolumeNotFoundError: the file or dataset does not exist.

@@ -52,7 +52,10 @@ class ImageVolume(BlockVolume):
 
     def stored_units(self) -> Iterator[StoredUnit]:
         """Raise an error, because image files are not written in units."""
-        msg = f"cannot list the stored blocks of {self.url}: the volume consists of image files"
+        msg = (
+            f"cannot list the stored blocks of {self.url}: the volume consists of image files; "
+            "convert it to zarr"
+        )
         raise VolumeError(msg)
 
 

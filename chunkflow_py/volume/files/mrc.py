@@ -4,8 +4,8 @@
 |--------------|--------------------------------------------------------------------------------|
 | axes         | mapc, mapr, maps: the axis (x, y, z) of the columns, rows and sections         |
 | voxel size   | cell dimensions divided by the sampling, ångström; 1 nm if the header has none |
-| voxel offset | nxstart, nystart, nzstart, voxels; not ORIGIN, which tools use differently     |
-| sign of bytes| a flag of IMOD; without this flag, a maximum above 127 means unsigned bytes    |
+| voxel offset | nxstart, nystart, nzstart, voxels; ORIGIN is ignored: tools disagree on it     |
+| sign of bytes| IMOD's flag; if there is none, bytes are unsigned if the maximum is above 127  |
 
 Formats: https://www.ccpem.ac.uk/mrc_format/mrc2014.php and, for the meaning of bytes,
 https://bio3d.colorado.edu/imod/doc/mrc_format.txt

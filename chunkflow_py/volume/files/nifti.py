@@ -64,8 +64,8 @@ def _opened(path: Path) -> FileVolume:
     stored = tuple(int(n) for n in image.shape)
     if len(stored) > _DIMENSIONS or min(stored, default=0) < 1:
         msg = (
-            f"{path} has the shape {stored}, but a volume has at most the five axes x, y, z, t, c, "
-            "and no axis of length 0; split the file"
+            f"{path} has the shape {stored}, but a volume has at most five axes (x, y, z, t, c), "
+            "each at least 1 long; save an array of such a shape, for example a part of this array"
         )
         raise ChunkError(msg)
     shape = (*stored, *(1,) * (_DIMENSIONS - len(stored)))

@@ -86,7 +86,8 @@ def open_nrrd(
 
     Raises:
         VolumeError: the file is not an NRRD file, is damaged, or its voxels are in another folder.
-        ChunkError: the axes are not those of a chunk, or the values are not numbers.
+        ChunkError: the array does not have two or three spatial axes and at most one channel axis,
+            or the values are not numbers.
     """
     with os_errors("read", path):
         if path.stat().st_size == 0:
@@ -181,10 +182,10 @@ def _axes(header: Mapping[str, Any], order: str, path: Path) -> str:
         spatial = spatial[:3]
     if not 2 <= len(spatial) <= 3 or count - len(spatial) > 1:
         msg = (
-            f"{path} has {count} axes of sizes {[*map(int, header['sizes'])]}, and the header "
-            f"marks {len(spatial)} of these axes as spatial, but a chunk has two or three spatial "
-            "axes and at most one axis of channels; correct the kinds in the header, or split the "
-            "file"
+            f"{path} has {count} axes of sizes {[*map(int, header['sizes'])]}; according to the "
+            f"header, {len(spatial)} of these axes are spatial, but there must be two or three "
+            "spatial axes and at most one channel axis; correct the kinds in the header, or split "
+            "the file"
         )
         raise ChunkError(msg)
     labels = [str(label).strip().lower() for label in header.get("labels", [])]
@@ -380,7 +381,10 @@ def write_nrrd(path: Path, chunk: Chunk, encoding: str = "gzip") -> None:
         )
         raise ChunkError(msg)
     if path.suffix.lower() == ".nhdr":
-        msg = f"{path} would be a header without voxels; use {path.with_suffix('.nrrd')}"
+        msg = (
+            f"cannot write {path}: the extension .nhdr is for headers without voxels; use "
+            f"{path.with_suffix('.nrrd')}"
+        )
         raise VolumeError(msg)
     channel = chunk.ndim == 4
     x_to_z = chunk.voxel_size_nm[::-1]

@@ -89,14 +89,17 @@ class SectionLayout(BlockLayout):
         unit: Index,
         blocks: Sequence[Index],
     ) -> dict[Index, bytes | None]:
-        """Return a dict with the content of the file of one section, for the block of this section.
+        """Return a dict from the block of a section to the content of the section's file.
 
         Raises:
             VolumeError: the file has been removed, or cannot be read.
         """
         data = store.get(self.key(unit))
         if data is None:
-            msg = f"{self._folder / self.key(unit)} has been removed since the folder was opened"
+            msg = (
+                f"{self._folder / self.key(unit)} has been removed since the folder was opened; "
+                "restore this file"
+            )
             raise VolumeError(msg)
         return dict.fromkeys(blocks, data)
 

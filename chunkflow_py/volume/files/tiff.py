@@ -101,7 +101,7 @@ def open_tiff(
 
     Raises:
         VolumeError: the file is not a TIFF file, is damaged, or the folder has no TIFF files.
-        ChunkError: the axes are not those of a chunk.
+        ChunkError: the file has more axes than c, z, y and x.
     """
     if path.is_dir():
         return _open_folder(path, voxel_offset, voxel_size_nm, kind)
@@ -325,9 +325,8 @@ def check_page(page: Any, path: Path) -> None:
     """Check the strips or tiles of a page before decoding.
 
     Raises:
-        VolumeError: a strip or tile has more bytes than random pixels would take after compression;
-            or the compression is not supported, because the decoder does not limit the size of the
-            decompressed data.
+        VolumeError: a strip or tile has more bytes than `packed_most` allows for its pixels; or the
+            decoder of the compression does not limit the size of its output.
         ValueError: a compressed image declares more pixels than a strip or tile has.
     """
     if page is None or page.compression == 1:

@@ -195,7 +195,8 @@ class TiffLayout(BlockLayout):
     def channel_colors(self) -> tuple[str, ...]:
         """Colour of each channel, RGB as six hexadecimal digits.
 
-        If a channel has no colour, or if several channels are all white, the result is empty.
+        The result is empty if a channel has no colour, or if there are several channels and all
+        are white.
         """
         stored = [int(number) % 2**32 for number in self._in_channels(_COLOR)]  # RGBA
         colors = tuple(f"{number >> 8:06X}" for number in stored)

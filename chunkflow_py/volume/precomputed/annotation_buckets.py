@@ -25,7 +25,7 @@ class Buckets:
         dtype: dtype of a row.
 
     Attributes:
-        counts: dict from the number of each bucket to the number of its rows.
+        counts: how many rows each bucket has, by the number of the bucket.
     """
 
     def __init__(self, folder: Path, dtype: Any) -> None:

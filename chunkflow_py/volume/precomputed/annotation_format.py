@@ -426,7 +426,7 @@ def _numbers(found: Any, low: float = -_FURTHEST, high: float = _FURTHEST) -> li
 
 
 def _zyx(found: Any, above: float | None = None) -> tuple[float, float, float]:
-    """Convert three numbers of an info file from xyz to zyx; refuse numbers up to *above*."""
+    """Convert three numbers of an info file from xyz to zyx; all must be greater than *above*."""
     x, y, z = _numbers(found)
     if above is not None and min(x, y, z) <= above:
         msg = f"{[x, y, z]} must be numbers above {above:g}"

@@ -199,9 +199,9 @@ class _Collected:
         """
         if self._schema is None:
             msg = (
-                f"all {self._parts} tasks in {self._url} have the result None, so the kind of "
-                "annotations is unknown; let at least one task save annotations, points or "
-                "synapses, even without any elements"
+                f"all {self._parts} tasks in {self._url} have the result None, so the kind of the "
+                "annotations is unknown; at least one task must save annotations, points or "
+                "synapses (an empty collection is enough)"
             )
             raise VolumeError(msg)
         return self._schema
@@ -284,11 +284,14 @@ def taken(rows: NDArray[Any], lists: Lists, order: NDArray[Any]) -> tuple[NDArra
 def scatter(
     numbers: NDArray[Any], rows: NDArray[Any], lists: Lists, into: Buckets, segments: list[Buckets]
 ) -> None:
-    """Add row i to bucket ``numbers[i]`` of *into*, and the segments of row i to *segments*.
+    """Add row i, and the ids of its segments, to the buckets with the number ``numbers[i]``.
 
-    *lists* and *segments* have one item for each relation: the ids of the related segments, row by
-    row, and the `Buckets` to which these ids are added. The segments of row i also go to bucket
-    ``numbers[i]``.
+    Args:
+        numbers: number of the bucket of each row.
+        rows: rows of the type `row_dtype`.
+        lists: for each relation, the ids of the related segments, row by row.
+        into: buckets to which the rows are added.
+        segments: for each relation, the buckets to which the ids of segments are added.
     """
     into.add(numbers, rows)
     for number, (each, buckets) in enumerate(zip(lists, segments, strict=True)):
@@ -460,8 +463,8 @@ class _Writer:
 
         Args:
             index: the index, without a sharding.
-            rows: buckets of rows of type `pair_dtype`.
-            bucket: number of the bucket with the rows of this index, in the order of hashes.
+            rows: buckets of rows of type `pair_dtype`, each in the order of hashes.
+            bucket: number of the bucket whose rows belong to this index.
             count: number of lists, or an upper limit.
         """
         is_spatial = index.grid is not None

@@ -289,7 +289,7 @@ def test_each_precision_is_compared_by_itself():
     with WrongInFloat16():
         wrong, right = compare_precisions("gpu", cpu, precisions)
     assert (wrong.level, right.level) == ("problem", "ok")
-    assert "(float16, channels last) has an error of" in wrong.text
+    assert "(float16, channels last) has a relative error of" in wrong.text
     assert "convolutions in TF32, bfloat16 are correct" in right.text
 
 
