@@ -92,8 +92,6 @@ class Damage:
         prefix = "" if self.number is None else f"{self.box}: "
         if self.url is None:
             problem: str = self.kind
-        elif self.kind == "other spec":
-            problem = f"{self.url} was recorded for a different spec"
         elif self.kind == "outside":
             problem = f"{self.url} is not in an output of this step"
         elif self.kind == "metadata":

@@ -182,6 +182,12 @@ def test_workers_of_any_device_class_exchange_nothing():
     check()
 
 
+def test_the_device_class_is_not_the_reason_if_the_exchange_is_off():
+    """With --exchange off, the log does not say that the device class prevents the exchange."""
+    say(f"submit --run r --exchange off --device-class any {PIPELINE.format(out='out')}")
+    assert "(--device-class any)" not in say("work r --processes 1 --threads 1")
+
+
 def test_no_parts_for_tasks_that_are_recorded():
     """Only tasks of the plan without a record still need parts."""
     submit("on")

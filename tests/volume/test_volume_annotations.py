@@ -377,6 +377,18 @@ def test_tasks_of_different_pipelines_are_not_merged(second, message, tmp_path):
         merge_annotations(parts, open_store(f"{tmp_path}/all"), SMALL)
 
 
+@pytest.mark.parametrize("given", [(False, True), (True, False)])
+def test_the_message_says_which_tasks_give_ids(given, tmp_path):
+    """It names the tasks in the order in which they are read."""
+    parts, names = open_store(f"{tmp_path}/parts"), ("0-50", "50-100")
+    for name, has_ids in zip(names, given, strict=True):
+        annotations = replace(made("point", 20), ids=np.arange(20) if has_ids else None)
+        parts.put(f"10-60_{name}_-20-131.npz", Part(annotations, BOUNDS, 2).encoded())
+    first, second = ("given" if has_ids else "not given" for has_ids in given)
+    with pytest.raises(VolumeError, match=f"different ids, {first} and {second}; remove"):
+        merge_annotations(parts, open_store(f"{tmp_path}/all"), SMALL)
+
+
 def test_damaged_and_wrong_parts_are_refused(tmp_path):
     """No parts, overlapping tasks, and files that are no parts."""
     parts = open_store(f"{tmp_path}/parts")

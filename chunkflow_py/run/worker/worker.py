@@ -413,7 +413,8 @@ def _work_on(
     stage, settings = home.spec.step(name), working.settings
     source = pipeline_source(home, stage, allow_code=working.allow_code, ahead=settings.ahead)
     has_network = any(operator == "inference" for operator, _ in stage.options)
-    if home.exchange and source.exchange is None and has_network:
+    wanted = home.exchange is not None and home.exchange.mode != "off"
+    if wanted and has_network and stage.device_class == "any":
         logger.info(
             "tasks do not exchange patches, because machines of different types may compute "
             "different values (--device-class any)"

@@ -163,7 +163,8 @@ class _Collected:
         if schema != self._schema:
             self._differ("descriptions", self._schema, schema)
         if (found.ids is not None) != self._given_ids:
-            self._differ("ids", *("given" if x else "not given" for x in (self._given_ids, True)))
+            given = ("given", "not given")
+            self._differ("ids", *(given if self._given_ids else reversed(given)))
         self._add(found, schema)
 
     def _differ(self, what: str, first: object, second: object) -> None:
