@@ -136,7 +136,7 @@ def read_hierarchy(store: Store, threshold: float | None = None) -> tuple[Merges
         content = store.get(_key(number))
         address = f"{store.url.rstrip('/')}/{_key(number)}"
         if content is None or checksum_of(content) != checksum:
-            why = "is missing" if content is None else "disagrees with the checksum in the index"
+            why = "is missing" if content is None else f"disagrees with its checksum in {INDEX}"
             msg = f"{address} {why}; run the last level of merge-regions again"
             raise VolumeError(msg)
         table = contact_columns(decoded(content, address, *Contacts.none().columns()), address)
