@@ -70,6 +70,6 @@ class BoxAdjuster(OperatorBase):
     help="Voxels to add to the start of the box (z y x), then to its stop (z y x).  [default: 0]",
 )
 def command(corner_offset: tuple[int, ...] | None) -> BoxAdjuster:
-    """Return the operator; of the six offsets, three move the start and three move the stop."""
+    """Return the operator; offsets 1 to 3 move the start, and 4 to 6 the stop."""
     values = corner_offset or (0,) * 6
     return BoxAdjuster((Zyx.of(values[:3]), Zyx.of(values[3:])))

@@ -43,7 +43,7 @@ def adjust_pre(
     """Return *synapses* with each T-bar moved to the middle of the dark spot around it.
 
     The middle of a dark spot is the voxel with the largest distance to the nearest voxel that is
-    not dark. Distances above *radius* times the shortest edge of a voxel count as equal.
+    not dark. Distances are capped at *radius* times the shortest edge of a voxel.
 
     Args:
         synapses: synapses with positions in voxels of the image.
@@ -101,7 +101,7 @@ class Adjuster(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:  # noqa: ARG002
-        """Return *box* grown by twice the radius on each side: the voxels that T-bars depend on."""
+        """Return *box* grown by twice the radius on each side."""
         return box.grow((2 * self.radius,) * 3)
 
     def __call__(self, task: Task) -> Task:

@@ -14,9 +14,10 @@ below 1 - threshold repel. Affinities far from 1 - threshold are processed first
 watershed can also use affinities to voxels that are not direct neighbours. In this case, give the
 offset of each channel with --affinity-offsets.
 
-If tasks divide a volume, no two tasks use the same label, unless --chunk-ids numbers the labels of
-each chunk from 1. To give one label to a segment that crosses task boundaries, let each task load
-a margin and run agglomerate and save-overlap; then run link-labels, solve-labels and relabel.
+If tasks divide a volume, no two tasks use the same label. With --chunk-ids, the labels of each
+chunk are numbered from 1 instead, so two tasks can use the same label. To give one label to a
+segment that crosses task boundaries, let each task load a margin and run agglomerate and
+save-overlap; then run link-labels, solve-labels and relabel.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def agglomerate(
 
 
 def mutex_segments(chunk: Chunk, offsets: Sequence[Offset], threshold: float = 0.5) -> Chunk:
-    """Return the segments of affinities by the mutex watershed.
+    """Segment affinities with the mutex watershed.
 
     Args:
         chunk: (c, z, y, x) affinities in [0, 1].
@@ -160,7 +161,7 @@ class Agglomerator(OperatorBase):
     @property
     @hook
     def code(self) -> tuple[str, ...]:
-        """C++ code of the scoring function that the operator compiles, or an empty tuple."""
+        """Description of the C++ code that must be compiled, or an empty tuple."""
         return score_code(self.settings) if self.offsets is None else ()
 
     def __call__(self, task: Task) -> Task:
@@ -196,10 +197,11 @@ def _number(name: str, default: float, text: str) -> Decorator:
                    "partner, such as '-1,0,0 0,-1,0 0,0,-1 -3,0,0'.  [default: three channels, see "
                    "--affinity-order and --affinity-at]")  # fmt: skip
 @click.option("--flip-channel/--no-flip-channel", default=True, show_default=True,
-              help="Order of the channels: x, y, z (--flip-channel) or z, y, x.")  # fmt: skip
+              help="Order of the affinity channels: x, y, z (--flip-channel) or z, y, x "
+                   "(--no-flip-channel).")  # fmt: skip
 @click.option("--affinity-order", type=click.Choice(["xyz", "zyx"]), default=None,
-              help="Order of the channels, like --flip-channel (xyz) or --no-flip-channel "
-                   "(zyx).")  # fmt: skip
+              help="Order of the affinity channels: xyz (same as --flip-channel) or zyx (same "
+                   "as --no-flip-channel).")  # fmt: skip
 @affinity_at_option()
 @click.option(
     "--scoring-function",

@@ -72,7 +72,7 @@ def aggregate_skeleton_fragments(
 @click.option(
     "--digits",
     type=click.IntRange(1, 18),
-    help="Take a prefix of this number of digits from the task's box.",
+    help="Number of digits of the prefix; the prefix is the start of the task's box along z.",
 )
 @click.option(
     "--fragments-path",
@@ -102,8 +102,9 @@ def aggregate_skeleton_fragments(
 @click.option(
     "--shards",
     type=click.IntRange(min=1),
-    help="Write this number of shards, a power of two: the shard that the task's box stands for, "
-    "or all if the task has no box.  [default: one file for each object]",
+    help="Number of shards to divide the skeletons into, a power of two. A task writes the shard "
+    "whose number is the start of its box along z. A task without a box writes all shards.  "
+    "[default: one file for each object]",
 )
 def command(
     input_name: str,

@@ -39,7 +39,8 @@ def cleanup(
 ) -> tuple[list[str], int]:
     """Remove files of a folder; return the names removed and the number of files that remain.
 
-    Links, folders, and temporary files of running writers are kept.
+    Links and folders are kept. Temporary files, in which other processes prepare their output, are
+    kept as well.
 
     Args:
         folder: path or URL.

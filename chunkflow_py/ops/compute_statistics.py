@@ -49,7 +49,8 @@ class StatisticsCounter(OperatorBase):
         input_name: name of the chunk to count.
         mask_name: name of a chunk that is 0 at voxels to ignore, or ``None``.
         span: lower limit of the first bin and upper limit of the last bin. With ``None``, each
-            integer has its own bin, and the limits for floating-point maps are 0 and 1.
+            integer has its own bin, and the limits for floating-point probability and affinity
+            maps are 0 and 1.
         bins: number of bins of equal width between the two limits of *span*.
         per_section: store one histogram per section (z) instead of one per task.
     """
@@ -122,7 +123,7 @@ class StatisticsCounter(OperatorBase):
               help="Name of a mask; do not count voxels where the mask is 0.")
 @click.option("--range", "span", type=float, nargs=2, metavar="LOW HIGH",
               help="Count voxels in bins from LOW to HIGH.  [default: one bin per integer; 0 to "
-                   "1 for maps]")
+                   "1 for floating-point probability and affinity maps]")
 @click.option("--bins", type=click.IntRange(min=1), default=1000, show_default=True,
               help="Number of bins in the range.")
 @click.option("--per-section/--whole", default=True, show_default=True,
@@ -134,7 +135,10 @@ def command(statistics_path: str, **options: Any) -> StatisticsCounter:
     from chunkflow_py.store.task_counts import CountStore
 
     span = options["span"]
-    if span is not None and not span[0] < span[1] < float("inf"):
-        msg = f"--range {span[0]:g} {span[1]:g} is not a range; give the lower number first"
+    if span is not None and not float("-inf") < span[0] < span[1] < float("inf"):
+        msg = (
+            f"--range {span[0]:g} {span[1]:g} is not a range; give two finite numbers, the lower "
+            "number first"
+        )
         raise OptionError(msg)
     return StatisticsCounter(CountStore(statistics_path, KIND), **options)

@@ -6,9 +6,9 @@ Example: chunkflow load-h5 --file-name map.h5 connected-components --threshold 0
 An affinity map of three channels is averaged over its channels before the threshold is applied.
 Without --threshold, neighbours of equal value are connected, and 0 is background.
 
-If tasks divide a volume, no two tasks use the same label, unless --chunk-ids numbers the labels of
-each chunk from 1. To join components across task boundaries, run stitch-labels, or the sequence
-link-labels, solve-labels and relabel.
+If tasks divide a volume, no two tasks use the same label. With --chunk-ids, the labels of each
+chunk are numbered from 1 instead, so two tasks can use the same label. To join components across
+task boundaries, run stitch-labels, or the sequence link-labels, solve-labels and relabel.
 """
 
 from __future__ import annotations

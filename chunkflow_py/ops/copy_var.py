@@ -23,12 +23,12 @@ SECTION = "items"
 
 @dataclass
 class Copier(OperatorBase):
-    """Adds an item of every task to the task again, under a second name.
+    """Copies an item of every task to a second name.
 
     Attributes:
-        from_name: present name of the item.
-        to_name: second name of the item.
-        deep_copy: whether to copy the item; if false, both names stand for one object.
+        from_name: name of the item to copy.
+        to_name: name of the copy.
+        deep_copy: whether to copy the voxels; if false, both names refer to the same object.
     """
 
     from_name: str

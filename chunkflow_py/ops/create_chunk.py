@@ -37,15 +37,21 @@ def create_chunk(
 ) -> Chunk:
     """Return a synthetic chunk; equal arguments give equal voxels.
 
+    If the dtype is uint16, uint32 or uint64, the chunk is a segmentation with the labels 0 to 4:
+
+    * ``sin`` makes parallel layers that cross the diagonal of the chunk, as in chunkflow 1.x.
+    * ``random`` makes blocks of 8×8×8 voxels.
+
+    For other dtypes, the chunk is an image in [0, 1] (floating point) or [0, 255] (uint8):
+
+    * ``sin`` is a product of three sine waves. Their period is 32 voxels, counted from global
+      position 0.
+    * ``random`` is uniform noise.
+
     Args:
         size: extent, voxels, zyx.
         dtype: type of the voxels.
-        pattern: ``zero``, ``sin`` or ``random``. If the dtype is floating point or uint8, the chunk
-            is an image with values in [0, 1] (floating point) or [0, 255] (uint8). ``sin`` is then
-            a product of three sine waves with a period of 32 voxels from global position 0, and
-            ``random`` is uniform noise. For other dtypes, the chunk has the labels 0 to 4. ``sin``
-            then makes parallel layers that cross the diagonal of the chunk, as in chunkflow 1.x,
-            and ``random`` makes blocks of 8×8×8 voxels.
+        pattern: ``zero``, ``sin`` or ``random``; see above.
         voxel_offset: global position of the first voxel, zyx.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
     """

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Number of channels; if given, it overrides the number in the chunk.",
+    help="Number of channels; if given, it overrides the number of the pipeline's chunk.",
 )
 @layer_type_option(short="-t", default=None)
 @click.option("--data-type", "-d", type=click.Choice(PRECOMPUTED_DTYPES),

@@ -6,7 +6,7 @@ Example: chunkflow create-volume --volume-path zarr://out.zarr --volume-size 64 
 If an option such as --voxel-size is not given, its value is copied from the volume that --like
 names. Without --like, the value is copied from the chunk of an earlier operator, if the pipeline
 has made a chunk. --sharded --task-memory 8GB chooses the largest shards that a task can write
-within 8 GB of memory, and prints a generate-tasks command whose tasks each write one shard; see
+within 8 GB of memory. It also prints a generate-tasks command with one task per shard; see
 docs/volumes.md.
 """
 
@@ -51,7 +51,8 @@ _ZARR_ONLY = ("channel_names", "ome_version", "order")
 )
 @volume_path_option("Volume to create, such as zarr://out.zarr or precomputed://s3://bucket/em.")
 @click.option("--like", metavar="URL",
-              help="Volume from which to copy the properties that no option gives.")  # fmt: skip
+              help="Volume to copy properties from, such as the voxel size; options override "
+                   "these properties.")  # fmt: skip
 @click.option("--like-mip", type=click.IntRange(min=0), default=0, show_default=True,
               help="Resolution level of --like to copy from; 0 is the finest.")  # fmt: skip
 @click.option("--use-https/--use-credential", default=False, show_default=True,
@@ -64,7 +65,8 @@ _ZARR_ONLY = ("channel_names", "ome_version", "order")
 @block_size_option("the volume", "--block-size", "-b", default="up to 64")
 @shard_size_option("the volume")
 @click.option("--sharded", is_flag=True,
-              help="Choose the largest shards that a task can write in --task-memory.")  # fmt: skip
+              help="Choose the largest shards that a task can write within "
+                   "--task-memory.")  # fmt: skip
 @click.option("--task-memory", help="Memory limit of a task, such as 8GB; needs --sharded.")
 @click.option("--times", type=click.IntRange(min=1), help="Number of time points.")
 @click.option("--channel-names", type=NAMES, help="Names of the channels (OME-Zarr).")

@@ -4,10 +4,11 @@ Example: chunkflow cut-hierarchy --hierarchy-path hierarchy --graph-path graph \
   --fragment-table-path fragment-ids --table-path segment-ids --threshold 0.7
 
 This is a step of segment-affinity, between merge-regions and relabel. For each fragment, the table
-has the id that fragment-affinity assigned and the id of the segment that contains the fragment. For
-each threshold up to the --max-threshold of measure-contacts, the segments are exactly those of
-mean-affinity agglomeration of the whole volume. With --min-size N, each segment of fewer than N
-voxels is then united with the neighbour to which it has the highest mean affinity.
+has the id that fragment-affinity assigned and the id of the segment that contains the fragment.
+
+--threshold can have any value up to the --max-threshold of measure-contacts. The segments are the
+same as if mean-affinity agglomeration had run on the whole volume at once. --min-size N then unites
+each segment of fewer than N voxels with the neighbour to which it has the highest mean affinity.
 
 One task handles the whole volume. In a run, make cut-hierarchy a step with a single task:
 `then generate-tasks --roi-size 1 1 1 --chunk-size 1 1 1 cut-hierarchy ...`.
@@ -63,7 +64,7 @@ class HierarchyCutter(OperatorBase):
     @property
     @hook
     def origins(self) -> tuple[str, ...]:
-        """URLs of the hierarchy, the fragment table and, if *min_size* is above 1, contacts."""
+        """URLs of all inputs; the contacts are an input only if *min_size* is above 1."""
         places = (place_of(self.hierarchy_path), place_of(self.fragment_table_path))
         contacts = f"{place_of(self.graph_path)}/contacts"
         return (*places, contacts) if self.min_size > 1 else places
@@ -114,11 +115,11 @@ class HierarchyCutter(OperatorBase):
               help="Folder or prefix to write the table to.")  # fmt: skip
 @click.option("--threshold", type=FRACTION, default=0.7, show_default=True, help=THRESHOLD_HELP)
 @click.option("--min-size", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Unite segments with fewer voxels than this with their best "
-                   "neighbours.")  # fmt: skip
+              help="Unite each segment of fewer voxels than this with the neighbour of highest "
+                   "mean affinity; 0 unites no segments.")  # fmt: skip
 @click.option("--min-affinity", type=FRACTION, default=0.0, show_default=True,
-              help="Leave a small segment alone if its best mean affinity is below this "
-                   "value.")  # fmt: skip
+              help="Mean affinity below which a small segment (see --min-size) is not united "
+                   "with a neighbour.")  # fmt: skip
 @access_options()
 def command(
     hierarchy_path: str, graph_path: str, fragment_table_path: str, table_path: str,

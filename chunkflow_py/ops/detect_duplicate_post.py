@@ -46,7 +46,7 @@ def duplicates(
     Args:
         synapses: synapses with positions in voxels of the segmentation.
         segmentation: (z, y, x) or (1, z, y, x), integers; 0 is background. Points outside of this
-            chunk are never duplicates.
+            chunk are not compared with other points.
         distance_threshold: largest distance between the points of one contact, voxels.
         max_distance: remove points that are farther from their T-bar than this, voxels.
         max_post_num: largest number of points to keep per T-bar. The points with
@@ -114,7 +114,7 @@ class DuplicateRemover:
 @synapses_option()
 @output_option("--output-name", "-o", default="syns", help="Name of the remaining synapses.")
 @click.option("--duplicates-name", "-d", type=ItemName("out"),
-              help="Name of the item for the removed points, as synapses.")  # fmt: skip
+              help="Name of an item for synapses with only the removed points.")  # fmt: skip
 @click.option("--distance-threshold", type=click.FloatRange(min=0), default=10.0, show_default=True,
               help="Largest distance between points of one contact, voxels.")  # fmt: skip
 @click.option("--max-distance", type=click.FloatRange(min=0),

@@ -75,7 +75,7 @@ def download_mesh(url: str, label: int) -> Mesh:
     "-o",
     default="./",
     show_default=True,
-    help="Folder, or beginning of the path or URL of each file.",
+    help="Folder (ending in a slash), or beginning of the path or URL of each file.",
 )
 @click.option(
     "--out-format",

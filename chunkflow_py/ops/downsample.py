@@ -64,10 +64,11 @@ class Downsampler(OperatorBase):
 
     @hook
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:
-        """Store the function that returns which box of a volume later operators need for a task.
+        """Store the function that computes the box that later operators need.
 
         Args:
-            required: function whose arguments are the task's box and the bounds of the volume.
+            required: function of the task's box and the bounds of the volume. It returns the box
+                that later operators need for this task.
         """
         self._needed = required
 

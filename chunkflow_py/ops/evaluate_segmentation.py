@@ -3,8 +3,8 @@ r"""Score a segmentation: VI, Rand, F1, Dice.
 Example: chunkflow load-h5 --file-name seg.h5 \
   load-h5 --file-name truth.h5 --output-name groundtruth evaluate-segmentation
 
-Rand and variation of information have two parts: split measures how far bodies (objects of the
-ground truth) are cut into pieces, and merge measures how far different bodies are joined. Object
+Rand and variation of information have two parts: split measures how much bodies (objects of the
+ground truth) are cut into pieces, and merge measures how much different bodies are joined. Object
 scores count the bodies and segments that match each other with an intersection over union (IoU) of
 at least --iou-threshold; label 0 is background. If labels are classes, --per-class adds Dice and
 IoU of each class.
@@ -16,8 +16,8 @@ If tasks divide a volume, --table-path URL stores the label overlaps of each tas
 file. Then `chunkflow sum-scores URL` prints the scores of the whole volume, which differ from the
 mean of the scores of the tasks.
 
---relabel is for a region that cuts through objects. Before the comparison, each 26-connected piece
-of an object inside the region gets a label of its own, in both chunks. Voxels of label 0 in the
+Use --relabel if the boundary of the region cuts objects into pieces. Before the comparison, each
+piece (26-connected component) gets a label of its own, in both chunks. Voxels of label 0 in the
 segmentation get the label of the nearest segment.
 """
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class FileTasks:
-    """Source of the tasks of one job; later operators see the boxes of this job only.
+    """Source of the tasks of one job.
 
     Attributes:
         file_path: path of the .npy file.

@@ -51,7 +51,7 @@ from chunkflow_py.queue.queue_tasks import USUAL_RETRIES, QueueTasks
     "--keep-task/--acknowledge-task",
     default=False,
     show_default=True,
-    help="Return finished tasks to the queue at the end, or acknowledge them.",
+    help="Return finished tasks to the queue when the pipeline ends, or acknowledge them.",
 )
 def command(
     queue_name: str, visibility_timeout: int, num: int, retry_times: int, keep_task: bool

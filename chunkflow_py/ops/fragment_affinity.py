@@ -58,8 +58,8 @@ class FragmentMaker(OperatorBase):
 
     Attributes:
         options: rule by which voxels choose edges.
-        layout: order of the affinity channels, and which of the two voxels that an affinity
-            connects stores the affinity.
+        layout: order of the affinity channels, and whether the voxel with the lower or with the
+            higher coordinate stores the affinity of two neighbours.
         edges_path: URL of a folder or prefix for the edges; ``None`` if there are no tasks.
         input_name, output_name: names of the affinities and of the fragments.
         access: credentials and billing of requests to cloud storage.
@@ -102,7 +102,7 @@ class FragmentMaker(OperatorBase):
 
     @hook
     def required_input(self, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
-        """Return *box* with the margin whose affinities affect the edges of voxels in *box*."""
+        """Return *box* with the margin that is needed to choose the edges of its voxels."""
         return self.options.required_input(box, domain, self._voxel_size_nm)
 
     @hook
@@ -157,7 +157,7 @@ class FragmentMaker(OperatorBase):
 @fragment_options()
 @layout_options()
 @click.option("--edges-path", metavar="URL",
-              help="Folder or prefix to write the chosen edges at task boundaries to.")  # fmt: skip
+              help="Folder or prefix for the chosen edges that cross task boundaries.")  # fmt: skip
 @input_option(help="Name of the affinities.")
 @output_option()
 @access_options()

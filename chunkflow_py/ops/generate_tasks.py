@@ -7,8 +7,8 @@ overlap a box of a file; --mask keeps only the boxes where a coarse mask is not 
 
 With --order hilbert or morton, the tasks are numbered and run along a curve on which neighbouring
 tasks are close to each other. With --order checkerboard, one of two neighbours is sent to the queue
-long before the other, so that the two tasks are seldom processed at the same time and can exchange
-the patches that they share. checkerboard affects only queues: in a single process, in the file of
+long before the other. The two tasks are then seldom processed at the same time, and can exchange
+the patches that they share. This order affects only queues. In a single process, in the file of
 --file-path, and for --task-index-start, the tasks are in raster order.
 
 Example: chunkflow generate-tasks --roi-size 40 512 512 --chunk-size 20 256 256 \
@@ -70,7 +70,7 @@ _COUNT = click.IntRange(min=0)
     "--time-points",
     type=TIME_POINTS,
     help="Make the tasks for each of these time points: a number, a range such as 0-9 (ten time "
-    "points), or all, for those of --volume-path.  [default: tasks have no time index]",
+    "points), or all (every time point of --volume-path).  [default: tasks have no time index]",
 )
 @zyx_option("--grid-size", "-g", minimum=1, help="Number of boxes along z, y and x.")
 @click.option(
@@ -87,7 +87,7 @@ _COUNT = click.IntRange(min=0)
     "--respect-chunk-size/--respect-stop",
     default=True,
     show_default=True,
-    help="Keep the full size of the last boxes, or cut these boxes off at the end of the region.",
+    help="Let the last boxes extend beyond the end of the region, or cut them off there.",
 )
 @zyx_option(
     "--aligned-block-size",
@@ -98,9 +98,10 @@ _COUNT = click.IntRange(min=0)
 @click.option(
     "--order",
     type=click.Choice([*ORDERS, CHECKERBOARD]),
-    help="Order of the tasks: x fastest (raster), or along a curve that keeps neighbours close. "
-    "checkerboard numbers tasks like raster, but --queue-name and runs send neighbours at "
-    "different times.  [default: raster; for runs, see submit --exchange]",
+    help="Order of the tasks: x fastest (raster), along a curve that keeps neighbours close "
+    "(hilbert, morton), or checkerboard. checkerboard numbers the tasks like raster, but sends "
+    "neighbours to the queue at different times.  [default: raster; checkerboard in a run in "
+    "which several workers exchange patches]",
 )
 @click.option(
     "--task-index-start",

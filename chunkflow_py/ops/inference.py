@@ -73,8 +73,8 @@ if TYPE_CHECKING:
     "--mirror/--no-mirror",
     default=True,
     show_default=True,
-    help="Average an nnU-Net model over mirror images of each patch, along the axes of its "
-    "training.",
+    help="Average the outputs of an nnU-Net model over mirror images of each patch, along the "
+    "axes that were mirrored in training.",
 )
 @click.option(
     "--batch-size",
@@ -147,7 +147,7 @@ if TYPE_CHECKING:
 @click.option(
     "--output-channels",
     type=NUMBERS,
-    help="Number of channels of each of --output-names, such as 3,1.",
+    help="Number of channels of each output in --output-names, such as 3,1.",
 )
 @click.option(
     "--affinity-order",
@@ -161,8 +161,8 @@ if TYPE_CHECKING:
     type=click.Choice(["target", "source"]),
     default="target",
     show_default=True,
-    help="Voxel at which the network returns an affinity: the upper one of the two (target) or the "
-    "lower one (source); affinities are stored at the upper one.",
+    help="The network's value at a voxel is the affinity to its neighbour with the lower "
+    "coordinate (target) or with the higher coordinate (source). Affinities are stored as target.",
 )
 @click.option(
     "--activation",
@@ -210,8 +210,9 @@ if TYPE_CHECKING:
     "--normalize-mean",
     type=FLOATS,
     metavar="NUMBERS",
-    help="Mean of each channel, in units of the stored voxels, such as 131.2,97; with "
-    "--normalize-std, it replaces the statistics file of --normalize zscore, and implies zscore.",
+    help="Mean of each channel, in units of the stored voxels, such as 131.2,97. Together, "
+    "--normalize-mean and --normalize-std select --normalize zscore. Use them instead of "
+    "--normalize-statistics.",
 )
 @click.option(
     "--normalize-std",
@@ -233,7 +234,7 @@ if TYPE_CHECKING:
     "--resample",
     type=click.Choice(["linear", "cubic"]),
     help="Resample the image to --model-voxel-size-nm, and the output of the network back to the "
-    "voxels of the image, by this interpolation.",
+    "voxels of the image, with this interpolation.",
 )
 @click.option(
     "--image-orientation",

@@ -2,10 +2,13 @@
 
 Example: chunkflow load-nrrd --file-name raw.nrrd --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
-The header of a file first lists the fastest axis, along which neighbouring voxels are stored side
-by side. This axis is x, unless --order, or the labels or space directions in the header, name
-another axis. Lengths without a unit are taken to be in nanometres. A name without an extension is a
-prefix: for the task 0-64_0-256_0-256, `--file-name raw_` reads raw_0-64_0-256_0-256.nrrd.
+The header of a file lists the axes, the fastest axis first. (Neighbours along the fastest axis are
+stored side by side.) The labels or, without labels, the space directions in the header say which
+axis is x, y or z. If the header does not say it, --order does: by default, x is the fastest axis.
+Lengths without a unit are taken to be in nanometres.
+
+A name without an extension is a prefix: for the task 0-64_0-256_0-256, `--file-name raw_` reads
+raw_0-64_0-256_0-256.nrrd.
 """
 
 from __future__ import annotations

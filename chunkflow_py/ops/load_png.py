@@ -3,9 +3,9 @@
 Example: chunkflow load-png --path pngs/ --voxel-size 40 4 4 save-h5 --file-name raw.h5
 
 The path is a folder, one file, or a prefix: `--path pngs/raw_` reads pngs/raw_00000.png and so on.
-The number in the name of a slice is the z position of the slice. The box of a task, or
---chunk-size, selects slices by these positions. If all slices are loaded, or if --voxel-offset is
-given, the numbers have no effect: the first slice is at --voxel-offset.
+If --voxel-offset is given, or if all slices are loaded, the first slice is at --voxel-offset.
+Otherwise, the number in the name of a slice is the z position of the slice, by which the box of a
+task, or --chunk-size, selects slices.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def load_png(
     Args:
         path: path of a folder or of one file, or a prefix of the paths of files.
         bbox: box to read, in global voxels (default: all).
-        voxel_offset: global position of the first slice, zyx (default: 0, 0, 0). If only *bbox* is
-            given, the z of a slice is the number in its name.
+        voxel_offset: global position of the first slice, zyx. The default is 0, 0, 0 without
+            *bbox*. With *bbox*, the default z is the number in the name of the first slice.
         channels: numbers of the colour channels to read, in the order of the result (default: all).
         dtype: type to convert the voxels to (default: the type in the files).
 
@@ -73,7 +73,9 @@ def load_png(
     help="With --chunk-size: global position of the first voxel to read, zyx.",
 )
 @assumed_placement_options(
-    "Global position of the first voxel.  [default: 0 0 0; in tasks, z is the slice's number]", "-x"
+    "Global position of the first voxel.  [default: 0 0 0; if only a part is loaded, z is the "
+    "number of the first slice]",
+    "-x",
 )
 @click.option(
     "--digit-num",

@@ -60,9 +60,11 @@ def load_skeleton(
     help="Offset to add to all coordinates, nm, zyx.",
 )
 @zyx_option(
-    "--voxel-offset", "-t", help="Offset to add to all coordinates, voxels of --voxel-size, zyx."
+    "--voxel-offset", "-t", help="Offset to add to coordinates, voxels, zyx; needs --voxel-size."
 )
-@floats_option("--voxel-size", "-s", help="Edge lengths of a voxel of --voxel-offset, nm, zyx.")
+@floats_option(
+    "--voxel-size", "-s", help="Edge lengths of a voxel, nm, zyx; used to convert --voxel-offset."
+)
 @output_option(default="skels", help="Name of the item that holds the skeletons.")
 def command(
     path: str,

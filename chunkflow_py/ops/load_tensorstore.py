@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 @operator("read")
-@click.option("--spec", "-f", help="TensorStore spec: JSON text, a JSON file, or an address.")
+@click.option("--spec", "-f", help="TensorStore spec: JSON text, a JSON file, or a URL.")
 @click.option("--driver", "-d", help="Format of the array, such as zarr3 or n5.")
 @click.option("--kvstore", "-k", help="Folder or address of the array.")
 @click.option(
     "--cache",
     type=click.IntRange(min=0),
-    help="Size of the cache of decoded blocks, bytes.  [default: size of the blocks that tasks "
-    "share]",
+    help="Size of the cache of decoded blocks, bytes.  [default: enough for the blocks that "
+    "several tasks read]",
 )
 @click.option(
     "--axes", help="Names of the dimensions, such as xyzc.  [default: the array's labels]"

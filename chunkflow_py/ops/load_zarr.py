@@ -3,8 +3,8 @@ r"""Load a zarr array or OME-Zarr image, or a part of it.
 Example: chunkflow load-zarr --store em.zarr --chunk-start 0 0 0 --chunk-size 64 512 512 \
   save-h5 --file-name cut.h5
 
-Axes, voxel size and offset are read from the OME-Zarr metadata (version 0.6 or older) or, if the
-store holds an array without such metadata, from the attributes of the array.
+Axes, voxel size and offset are read from the OME-Zarr metadata (version 0.6 or older). If an array
+has no OME-Zarr metadata, they are read from the attributes of the array.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ class LogSummary:
     "--output-size",
     "-s",
     minimum=1,
-    help="Output extent of a task, voxels, zyx, to compute the speed.  [default: the box in each "
-    "log]",
+    help="Output extent of a task, voxels, zyx, from which to compute the speed.  [default: extent "
+    "of the box in each log]",
 )
 @click.option("--plot", help="PNG file for a plot of the times, in any store.")
 def command(log_dir: str, output_size: Zyx | None, plot: str | None) -> LogSummary:

@@ -228,6 +228,9 @@ def test_mistakes_are_told_before_the_first_task(tmp_path):
     said = run(*make, "-d", "float32", *count_it, code=2)
     assert "--range LOW HIGH" in said
     assert "--range 2 1" in run(*make, *count_it, "--range", 2, 1, code=2)
+    for low, high in ((2, 2), ("-inf", 5), (0, "inf"), ("nan", 1)):
+        said = run(*make, *count_it, "--range", low, high, code=2)
+        assert f"--range {low} {high} is not a range; give two finite numbers" in said
     assert "not a list of numbers" in run("sum-statistics", target, "-p", "200", code=2)
     assert "no counts below" in run("sum-statistics", tmp_path / "none", code=1)
     said = run(*make, *count_it, "normalize-contrast", "--levels", target, code=2)
