@@ -126,7 +126,7 @@ def check_places(operators: Sequence[Operator], *, in_place: bool = False) -> No
                         "another volume or mip"
                         if in_place
                         else "write to another volume or mip, or put --in-place before the first "
-                        "command (not possible in a run)"
+                        "command (not possible with submit or with tasks from a queue)"
                     )
                     msg = (
                         f"{name} writes to {_both(place, origin)}, which {operator.name} reads: "

@@ -62,11 +62,10 @@ def moved_by(hooks: OperatorBase, scale: Scale) -> tuple[Zyx, Zyx]:
 
     Args:
         hooks: hooks of the operator.
-        scale: size of a voxel of the operator's first input, in the voxels in which the task's box
-            is given, zyx.
+        scale: size of a voxel of the operator's first input, in voxels of the task's box, zyx.
 
     Raises:
-        GeometryError: an offset is not a whole number of the voxels in which the box is given.
+        GeometryError: an offset, converted to voxels of the task's box, is not a whole number.
     """
     low, high = hooks.face_offsets or (Zyx(0, 0, 0),) * 2
     return scale.whole_offset(low), scale.whole_offset(high)

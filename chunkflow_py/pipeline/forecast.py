@@ -98,7 +98,10 @@ def choose_ahead(
         least, limit = expected(0), describe_bytes(available)
         if least.bytes > available:
             _refuse(operators, least, limit)
-        peak = f"--ahead {chosen} is expected to peak at {describe_bytes(estimate.bytes)}"
+        peak = (
+            f"--ahead {chosen} is expected to peak at {describe_bytes(estimate.bytes)} of host "
+            "memory"
+        )
         if ahead is None:
             logger.info("%s, and %s are available: using --ahead 0", peak, limit)
             chosen, estimate = 0, least
@@ -130,9 +133,8 @@ def estimate_memory(
     Args:
         stages: stages of the pipeline, in order.
         voxels: dtype, channels and kind of each output, by operator name and item name.
-        extents: sizes of outputs, voxels, zyx, by operator name. Only sizes of operators without an
-            input, such as loaders, are used, and only if the operator itself does not estimate the
-            size of its output.
+        extents: sizes of the outputs of operators without an input, such as loaders, voxels, zyx,
+            by operator name. Sizes that an operator estimates itself take precedence.
         tasks: upper limit of simultaneous tasks.
     """
     parts: dict[str, int] = {RESIDENT: resident_bytes() + FIRST_USE}
@@ -183,7 +185,7 @@ def largest_size(boxes: Boxes | None) -> Zyx | None:
 
 
 def _need(operator: Operator, size: Zyx | None, read: int) -> tuple[OperatorMemory, bool]:
-    """Return the memory of an operator, and whether it is known.
+    """Return the memory of an operator, and whether all of this memory is known.
 
     An operator without an estimate is assumed to make chunks as large as its input. A saver without
     an estimate is assumed to hold one encoded copy of its input.

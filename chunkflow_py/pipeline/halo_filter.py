@@ -6,8 +6,8 @@ chunk            |mmm|-----------|mmm|                 m: reach of the filter
 result               |-----------|                     needed by later operators
 ```
 
-The domain is the box of the whole volume. At an end of the domain, a chunk needs no margin, because
-the filter extrapolates there for a chunk in the same way as for the whole volume. Therefore, the
+The domain is the box of the whole volume. A chunk needs no margin where it ends at an end of the
+domain. There, the filter extrapolates, with the same result as for the whole volume. Therefore, the
 filtered chunks together are equal to the filtered volume.
 """
 

@@ -29,8 +29,8 @@ class Stage:
         operators: the operators.
         at_once: whether the stage processes several tasks at the same time, each in its own thread.
         begins: whether the first operator starts a task before the previous task is finished.
-        depth: limit of the number of finished tasks that wait for the next stage.
-        tasks: limit of the number of tasks that are in progress in this stage or wait after it.
+        depth: maximum number of finished tasks that wait for the next stage.
+        tasks: maximum number of tasks that are in progress or wait for the next stage.
     """
 
     operators: Sequence[Operator]

@@ -295,7 +295,7 @@ class Pipeline:
             operator.hooks.prepare(outline)
 
     def _saved_as(self, operator: Operator) -> tuple[str, ...]:
-        """Return the known dtypes of the volumes that store the labels of *operator*."""
+        """Return the dtypes, if known, in which savers store the labels of *operator*."""
         names, types = set(operator.outputs), []
         for later in self.operators[self.operators.index(operator) + 1 :]:
             if not names.isdisjoint(later.inputs):
@@ -309,9 +309,9 @@ class Pipeline:
     def required_input(self, index: int, box: BoundingBox, domain: BoundingBox) -> BoundingBox:
         """Return the box that the output of an operator must cover for the later operators.
 
-        The box is computed backwards from the last operator, whose output must cover the task's
-        box. For each earlier operator, the hook `OperatorBase.required_input` of the next operator
-        returns the box that is needed.
+        The computation begins with the last operator, whose output must cover the task's box, and
+        goes backwards. From the output box of an operator, the operator's hook
+        `OperatorBase.required_input` computes the input box that earlier operators must cover.
 
         Args:
             index: position of the operator in the pipeline, from 0.
@@ -497,7 +497,6 @@ class Pipeline:
                 raise ChunkflowError(msg)
 
     def _begin(self, operator: Operator, task: Task) -> Future[Task]:
-        """Start *operator* on *task*; return the future of the finished task."""
         done: Future[Task] = Future()
         if task.outcome is not None or operator.start is None or operator.finish is None:
             done.set_result(task)
@@ -541,7 +540,6 @@ class Pipeline:
             )
 
     def _failing(self, operator: Operator, task: Task, start: float) -> _Failing:
-        """Return the context in which *operator* runs on *task*, from the time *start*."""
         return _Failing(self, operator, task, start)
 
     def _scaled(self, operator: Operator, task: Task) -> _Scaled:

@@ -216,8 +216,8 @@ def as_items(name: str, result: Any, outputs: Sequence[str], like: Chunk | None)
 
     Args:
         name: name of the plugin.
-        result: one item, or a list or tuple with one item for each name in *outputs*. The result
-            None is an item if *outputs* has one name, so that ``skip-none`` can skip the task.
+        result: one item, or a list or tuple with one item for each name in *outputs*. If *outputs*
+            has one name, the item may be ``None``, and ``skip-none`` can then skip the task.
         outputs: names of the items to make; if there is no name, the result is dropped.
         like: chunk whose centre becomes the centre of each array of shape (z, y, x) or
             (c, z, y, x). Along each axis, such an array must be as long as *like*, or shorter by

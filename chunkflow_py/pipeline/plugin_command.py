@@ -165,7 +165,7 @@ class PluginCommand(OperatorCommand):
         return operator
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the help of the plugin given by ``--file``; without ``--file``, of ``plugin``."""
+        """Write the help of the plugin given by ``--file``, or else of the command ``plugin``."""
         called: Called | None = ctx.obj
         if called and called.operator:
             info = f"plugin --file {called.name}"

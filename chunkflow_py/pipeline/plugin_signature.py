@@ -12,9 +12,10 @@ A parameter with one of these annotations becomes an option of the command:
 | ``tuple``, ``list``, ``dict``      | a literal, ``--size "(3, 1, 1)"``    |
 | ``T | None``, ``Optional[T]``      | as for ``T``                         |
 
-A parameter without annotation becomes an option if it has a default, and a keyword-only parameter
-always becomes an option. Without one of these annotations, the value is a Python literal or, if the
-text is not a literal, a string. All other parameters receive items of the task.
+A parameter without annotation becomes an option if it has a default. A keyword-only parameter
+always becomes an option. A parameter that has none of these annotations, but a bool as its default,
+becomes a flag. If the default is not a bool, the value is a Python literal or, if the text is not a
+literal, a string. All other parameters receive items of the task.
 """
 
 from __future__ import annotations

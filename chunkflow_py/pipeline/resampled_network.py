@@ -199,8 +199,8 @@ class InputResampler(Resampler):
             return
         logger.warning(
             "the network has voxels of %s nm and the image voxels of %s nm (zyx), so %.0f times as "
-            "many voxels are read as the network receives; if the volume has a level with voxels "
-            "of about the size of the network's, load this level with --mip",
+            "many voxels are read as the network receives; if the volume has a level whose voxels "
+            "are about as large as those of the network, load this level with --mip",
             _text(coarser_nm(size_nm, scale)), _text(size_nm), finer,
         )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Conversion of voxels to grey levels and colours, by the same rules in every viewer.
 
-The ranges of the table are the values shown as black and as white (or as the full colour).
+Each range in the table gives the value shown as black and the value shown as white. If each channel
+has a colour, the second value is shown as the full colour.
 
 | kind                  | one channel                          | several channels                  |
 |-----------------------|--------------------------------------|-----------------------------------|
@@ -79,8 +80,9 @@ def range_and_rule(
     Args:
         array: real numbers in an array of any shape.
         kind: meaning of the voxels.
-        contrast: percentiles to show as black and as white. The default is 1 and 99.5. For uint8
-            chunks and maps, the default is the whole range.
+        contrast: percentiles to show as black and as white. By default, probability maps,
+            affinity maps, uint8 and bool chunks have a fixed range (see the table of this module),
+            and other chunks have the percentiles 1 and 99.5.
 
     Returns:
         The two values (the second one is larger) and a description of the choice, such as
@@ -202,7 +204,9 @@ def colours_of_labels(labels: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def overlaid(image: NDArray[np.uint8], labels: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return *image* with the colours of *labels* drawn over it, half transparent, except label 0.
+    """Return *image* with the colours of *labels* drawn over it, half transparent.
+
+    Label 0 is not drawn.
 
     Args:
         image: array of shape (..., 3) with red, green and blue.

@@ -56,12 +56,12 @@ def layer_of(
             chunks of other kinds, each channel has a colour, which the layer's panel can change.
         voxel_size_nm: voxel size, nanometres, zyx (default: the voxel size of the chunk).
         segments: ids to select initially in a segmentation.
-        meshes: address of a folder with meshes of the segmentation, in the form that Neuroglancer
-            takes; with ``None``, the meshes are computed.
+        meshes: Neuroglancer source URL of a folder with meshes of the segmentation; with ``None``,
+            the meshes are computed.
 
     Raises:
-        ChunkError: the chunk contains labels, and they are not integers, are negative, or have
-            several channels.
+        ChunkError: the chunk is a segmentation, but its labels are not integers, a label is
+            negative, or the chunk has several channels.
     """
     import neuroglancer
 
@@ -96,14 +96,14 @@ def layers_of_volume(
     """Return the Neuroglancer layers, by name, of a stored volume; the browser reads its voxels.
 
     A segmentation or a single channel is one layer. If there are several channels, each channel is
-    a layer with its own colour. Black and white are chosen from a sample of the coarsest level; see
-    `chunkflow_py.ops.viewing.colours`.
+    a layer with its own colour. The values shown as black and as white are computed from a sample
+    of the coarsest level; see `chunkflow_py.ops.viewing.colours`.
 
     Args:
         name: name of the layer. If there are several channels, each layer is called *name*, a
             space, and the name of its channel.
-        volume: any level of the volume.
-        address: address of the volume, in the form that Neuroglancer takes.
+        volume: the stored volume, opened at any level.
+        address: Neuroglancer source URL of the volume.
         segments: ids to select initially in a segmentation.
 
     Raises:
@@ -143,7 +143,7 @@ def mesh_layer(address: str, segments: Iterable[int]) -> Any:
     """Return a Neuroglancer layer that shows only meshes.
 
     Args:
-        address: address of the folder of meshes, in the form that Neuroglancer takes.
+        address: Neuroglancer source URL of the folder of meshes.
         segments: ids of segments to show.
     """
     import neuroglancer

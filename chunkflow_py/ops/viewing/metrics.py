@@ -24,7 +24,7 @@ class CloudWatch:
     """
 
     def __init__(self, log_name: str) -> None:
-        """Connect with the region and the credentials that the environment names.
+        """Connect to CloudWatch with the AWS region and credentials of this machine.
 
         Raises:
             OptionError: the region or the credentials are not set.

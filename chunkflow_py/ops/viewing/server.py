@@ -118,8 +118,8 @@ class ViewerServer:
                 state.layers["meshes"] = layers.mesh_layer(meshes, selected)
             if not state.layers:
                 msg = (
-                    f"there is nothing to show, because all items of --inputs ({', '.join(items)}) "
-                    "are None; give the name of another item"
+                    f"there is nothing to show, because no item of --inputs ({', '.join(items)}) "
+                    "has a value; give the name of another item"
                 )
                 raise ChunkError(msg)
             state.dimensions = self._library.CoordinateSpace(

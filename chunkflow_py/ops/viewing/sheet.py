@@ -1,4 +1,4 @@
-"""Contact sheets: PNG images with one row per chunk, the three middle planes of the chunk.
+"""Contact sheets: PNG images whose rows show the three middle planes of a chunk.
 
 ```
  chunk: image, uint8, 0-64_0-512_0-512, voxels of 40 x 8 x 8 nm, grey from 0 to 255

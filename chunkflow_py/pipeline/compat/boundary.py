@@ -63,7 +63,9 @@ def to_plugin(value: Any) -> Any:
 
 
 def from_plugin(value: Any, inputs: Sequence[Any] = ()) -> Any:
-    """Convert results of a plugin, also within a list, tuple or dict, to items of a task.
+    """Convert the return value of a plugin to items of a task.
+
+    The elements of a list or tuple, and the values of a dict, are converted one by one.
 
     Args:
         value: value that the plugin returned.

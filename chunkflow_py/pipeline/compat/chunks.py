@@ -367,7 +367,7 @@ class ProbabilityMap(Chunk):
     ) -> Any:
         """Return the positions of peaks, (n, 3), and if *return_confidences*, also their heights.
 
-        Without peaks, ``None`` is returned in place of the positions and of the heights.
+        If there are no peaks, the positions and the heights are ``None``.
 
         As in 1.x, the array is first changed in place: its mean is subtracted, negative values
         become 0, and the result is divided by its maximum.

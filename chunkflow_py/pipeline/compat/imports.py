@@ -91,8 +91,8 @@ def importable() -> Iterator[None]:
 
 
 def _is_installed() -> bool:
-    """Return whether chunkflow itself is installed; a folder of this name does not count."""
     spec = find_spec(ROOT)
+    # a folder named chunkflow without __init__.py has no origin
     return spec is not None and spec.origin is not None
 
 
