@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from functools import cache
@@ -47,6 +48,7 @@ Safeguard = Literal[
 ]
 
 _passed: Counter[str] = Counter()
+_lock = threading.Lock()  # several threads write blocks
 
 
 class FailPointError(RuntimeError):
@@ -57,9 +59,11 @@ def reached(point: Point) -> None:
     """Perform the action, if any, that a test has set for the fail point *point*."""
     if point not in _points():
         return
-    _passed[point] += 1
     action, which = _points()[point]
-    if which not in (0, _passed[point]):
+    with _lock:
+        _passed[point] += 1
+        number = _passed[point]
+    if which not in (0, number):
         return
     if action == "stop-all":
         os.killpg(0, signal.SIGSTOP)

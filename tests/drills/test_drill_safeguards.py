@@ -56,7 +56,7 @@ def test_atomic_write(make_drill, expected, unsafe):
     drill.submit()
     removed = unsafe("atomic-write")
     # The first write of the supervisor is the record of its start, that of a process a whole block.
-    victim = drill.work("--lease", 2, failpoint="mid-write:kill-all@2", unsafe=removed)
+    victim = drill.work("--lease", 60, failpoint="mid-write:kill-all@2", unsafe=removed)
     drill.wait(victim)
     found = findings(drill, expected(drill), complete=False, faults=1)
     assert broken(found) == ({"I1", "I4"} if removed else set()), found
