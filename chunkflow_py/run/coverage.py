@@ -156,9 +156,8 @@ class Coverage:
     def invalid_documents(self) -> Iterator[tuple[str, str]]:
         """Yield the address and the problem of each metadata document that is missing or changed.
 
-        If a volume cannot be opened, the address of the volume and the error are yielded. Call this
-        method before `expected`: `expected` leaves out the volumes whose metadata this method found
-        to be invalid.
+        If a volume cannot be opened, yield the address of the volume and the error. Call this
+        method before `expected`, which leaves out the volumes whose metadata is invalid.
         """
         seen: dict[tuple[str, str, str], str | None] = {}
         for output in (each for each in self._outputs if each.output.kind == "volume"):

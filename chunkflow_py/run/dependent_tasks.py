@@ -3,7 +3,7 @@
 ```
 step one    |----|xxxx|----|----|      a task is repeated
 step two    |----|rrrr|rrrr|----|      tasks that have read output of the repeated task
-step three  |----|rrrr|rrrr|rrrr|      tasks that have read output of the r tasks of step two
+step three  |----|rrrr|rrrr|rrrr|      tasks that have read output of tasks marked r in step two
 ```
 
 If it is not known exactly which boxes the tasks of a step read, all tasks of the step count as
@@ -121,8 +121,8 @@ def _readers(
     """Return each loader that reads at one of *places*, with the tasks' boxes and the address.
 
     Return ``None`` if an operator that is not a loader may read at one of the addresses, because
-    the boxes that such an operator reads are unknown. Any plugin counts as such an operator,
-    because it is not loaded here: loading a plugin runs its code.
+    the boxes that such an operator reads are unknown. Any plugin counts as such an operator:
+    plugins are not loaded here, because loading a plugin runs its code.
     """
     if "plugin" in step.arguments:
         return None

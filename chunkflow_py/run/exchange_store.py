@@ -128,7 +128,7 @@ class ExchangeSettings:
         values = strict_json.loads(content)
         names = ("mode", "url", "limit")
         if not isinstance(values, dict) or tuple(values) != names:
-            msg = f"its fields are not {', '.join(names)}"
+            msg = f"the file must be a JSON object with the fields {', '.join(names)}, in this order"
             raise ValueError(msg)
         mode, url, limit = (values[name] for name in names)
         good = mode in MODES and isinstance(url, str) and len(url) <= _LONGEST_URL
@@ -289,7 +289,7 @@ class RunParts:
             write_whole(path, data, fsync=False)
 
     def unfinished(self, consumers: Sequence[str]) -> Collection[str]:
-        """Return those of the tasks *consumers* that belong to the step and have no record yet.
+        """Return the tasks in *consumers* that belong to the step and have no record yet.
 
         Raises:
             VolumeError: the ledger cannot be read.
@@ -314,8 +314,8 @@ class _Room:
     objects that it stores itself. Objects of other processes are missing from this sum, so the
     exchange may become larger than *limit*.
 
-    On a disk, the exchange takes at most half of the space that would be free without it. The other
-    half stays free for outputs, queue and ledger, which may be on the same disk.
+    On a disk, the exchange takes at most half of the space that would be free if the exchange were
+    empty. The other half stays free for outputs, queue and ledger, which may be on the same disk.
 
     Args:
         store: store of the objects.
@@ -348,8 +348,8 @@ class _Room:
             elif self._free() - size < self._least_free:
                 free = describe_bytes(int(self._least_free))
                 reason = (
-                    f"{free} of the disk must stay free, which is half of the space that is free "
-                    "without the exchange"
+                    f"{free} of the disk must stay free: half of the space that would be free if "
+                    "the exchange were empty"
                 )
             self._stored += 0 if reason else size
             if reason and not self._is_full:

@@ -68,7 +68,7 @@ class LabelFilter:
 
     @cached_property
     def objects(self) -> ObjectTable:
-        """The measurement of all objects of the source."""
+        """The table of the measures of all objects of the source."""
         return ObjectTable(
             self.source,
             self.place,
@@ -116,7 +116,7 @@ class LabelFilter:
         return small, large, none if self.keep_border else outer.any(axis=1)
 
     def copying(self) -> Relabelling:
-        """Return the conversion that writes the copy; `choose` must have been called before."""
+        """Return the `Relabelling` that writes the copy; call `choose` first."""
         return Relabelling(
             self.source,
             self.target,

@@ -231,8 +231,9 @@ class ObjectTable:
         total = bounds.voxels * (times or 1)
         if measured < total:
             logger.warning(
-                "the objects are incomplete: the measures below %s cover only %.4g of %s; run the "
-                "other tasks of measure-labels", place, measured / total, self.labels,
+                "the objects are incomplete: the measures below %s cover only a fraction of "
+                "%.4g of %s; run the other tasks of measure-labels",
+                place, measured / total, self.labels,
             )  # fmt: skip
 
     def _check_channels(self, measures: ObjectMeasures, place: str) -> None:

@@ -2,7 +2,7 @@
 
 ```
 this process                              each worker process
-make and check the pipeline               make the pipeline again; the other process sends its tasks
+make and check the pipeline               make the pipeline again, and receive its tasks
 send tasks                          --->  run the tasks
 call the listener                   <---  report the outcome and the time of each operator
 ```

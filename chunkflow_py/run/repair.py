@@ -1,4 +1,4 @@
-"""Repair of a run: tasks that failed, or whose output is missing or damaged, are sent again."""
+"""Repair and retry: resend tasks with missing or damaged output, and tasks that failed."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def repair_run(run: RunDirectory, make_pipeline: MakeSourcedPipeline) -> Repair:
     """Restore metadata, and resend the tasks whose output is missing or damaged.
 
     If tasks of later steps have read missing or damaged output, workers repeat these tasks when the
-    earlier steps are complete again. The queue is created if it does not exist. Wrong objects are
-    removed if a repeated task would not overwrite them, or would be skipped because they exist.
+    earlier steps are complete again. The queue is created if it does not exist. A wrong object is
+    removed in two cases: the repeated task would not overwrite the object, or would be skipped
+    because the object exists.
 
     Args:
         run: run directory.

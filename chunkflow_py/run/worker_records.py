@@ -305,8 +305,7 @@ class WorkerRecords:
     def fate_of(self, attempt: str) -> WorkerFate:
         """Return the name of the worker that made an attempt, and why this worker has ended.
 
-        If the records cannot be read, the fate counts as unknown, so that no task waits for the
-        store.
+        If the records cannot be read, the cause is ``worker-lost``; no error is raised.
         """
         start, worker = None, worker_id(attempt)
         try:

@@ -499,7 +499,7 @@ class Evaluator(OperatorBase):
         arrays = (single_channel(chunk.cut(region.bbox).array) for chunk in (ours, truth))
         table = contingency(*arrays)
         task.written.append(put_table(self._store, region, table, ours.domain))
-        logger.info("stored the contingency table of %s: %d overlapping pairs", region, len(table))
+        logger.info("stored the contingency table of %s with %d rows", region, len(table))
         skip = {"bbox", "relabel"}
         options = {key: value for key, value in self.options.items() if key not in skip}
         ignored = {*options["ignore_bodies"], *([0] if options["ignore_zero"] else [])}

@@ -138,7 +138,7 @@ class ArrayAddress:
 
     @cached_property
     def containers(self) -> frozenset[str]:
-        """Identity of the file or folder at the address, as a set with one element.
+        """A set with only the identity of the file or folder at the address.
 
         For a level of a volume, this is the identity of the folder that contains all levels.
         """
@@ -148,7 +148,7 @@ class ArrayAddress:
     def arrays(self) -> frozenset[str]:
         """Identities of the arrays at the address.
 
-        There are several identities if the address is that of a folder with volumes of several
+        There are several identities if the folder at the address contains volumes of several
         formats.
         """
         if self.mip is None:

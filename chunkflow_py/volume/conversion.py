@@ -127,12 +127,11 @@ def _to_float(array: NDArray[Any], target: np.dtype[Any], low: Any, high: Any) -
 def map_to_integer(values: NDArray[Any], out: NDArray[Any]) -> int:
     """Convert a float map to integers: clamp each value p to [0, 1], and round 255·p or 65535·p.
 
-    Rounding is half to even.
+    Rounding is half to even. float16 values are first converted to float32, because float16 cannot
+    represent 65535. Other values are multiplied in their own precision.
 
     Args:
-        values: float map of any shape, without NaN; not modified. Half-precision values are first
-            converted to single precision, because half precision cannot represent 65535. Values of
-            single or double precision are multiplied in their own precision.
+        values: float map of any shape, without NaN; not modified.
         out: array for the result, of the same shape: uint8 (for 255·p) or uint16 (for 65535·p).
 
     Returns:

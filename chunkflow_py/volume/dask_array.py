@@ -33,9 +33,9 @@ def to_dask(
 ) -> Any:
     """Return a dask array that reads *volume* lazily.
 
-    Calls for the same level of the same volume with the same arguments give the dask tasks the same
-    names, so that dask recognises equal tasks. A dask worker in another process opens the volume
-    again.
+    If two calls read the same level of the same volume with the same arguments, their dask tasks
+    have the same names. Therefore, dask recognises equal tasks. A dask worker in another process
+    opens the volume again.
 
     Args:
         volume: volume, opened for reading.

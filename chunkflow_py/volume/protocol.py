@@ -158,7 +158,9 @@ class Volume(Protocol):
         *,
         time: int | None = None,
     ) -> Chunk:
-        """Return a chunk with the voxels inside *bbox*; the domain of the chunk is `bounds`.
+        """Return a chunk with the voxels inside *bbox*.
+
+        The chunk's domain (the box of the volume that it was cut from) is `bounds`.
 
         Args:
             bbox: box to read, in voxels of this level.
@@ -236,9 +238,10 @@ def check_alignment(
 ) -> None:
     """Refuse boxes whose boundaries cut a write unit of a volume.
 
-    Two tasks that share a write unit would overwrite each other's voxels. A boundary of a box must
-    be a multiple of *unit* away from the start of *bounds*, or lie at or beyond a boundary of
-    *bounds*. Two boxes may share voxels only if they are identical.
+    Two tasks that share a write unit would overwrite each other's voxels. Write units begin at the
+    start of *bounds*. A box must begin and end at boundaries of write units. A box may also begin
+    before *bounds*, and may end at or beyond the end of *bounds*. Two boxes may share voxels only
+    if they are identical.
 
     Args:
         boxes: boxes of all tasks; a grid is checked axis by axis, without listing its boxes.
@@ -259,8 +262,9 @@ def check_alignment(
                 if _cuts(low, high, axis, unit, bounds):
                     msg = (
                         f"tasks of size {boxes.size} at stride {boxes.stride} from {boxes.start} "
-                        f"cut the write units of size {unit} of {url}, which begin at "
-                        f"{bounds.start}: one task covers {low}-{high} along {name} (zyx, voxels); "
+                        f"cut the write units of size {unit} of {url}; the write units begin at "
+                        f"{bounds.start}, but one task covers {low}-{high} along {name} (zyx, "
+                        "voxels); "
                         f"{_remedy(boxes, unit, bounds)}"
                     )
                     raise AlignmentError(msg)
@@ -280,7 +284,7 @@ def warn_of_assumed_size(size_nm: tuple[float, float, float], what: str) -> bool
     if size_nm is not UNIT_NM:
         return False
     logger.warning(
-        "%s has no voxel size, so 1 1 1 nm is assumed; give --voxel-size, zyx, such as "
+        "%s has no voxel size, so 1 1 1 nm is assumed; give --voxel-size (zyx), such as "
         "2um 0.5um 0.5um", what,
     )  # fmt: skip
     return True

@@ -168,7 +168,8 @@ def level_factor(fine: Volume, coarse: Volume) -> Zyx:
     if any(abs(a * f - b) > 0.01 * b for (a, b), f in zip(pairs, factor, strict=True)):
         msg = (
             f"the voxel size of {coarse.url}, {coarse.voxel_size_nm} nm, is not an integer "
-            f"multiple of the voxel size of {fine.url}, {fine.voxel_size_nm} nm (zyx)"
+            f"multiple of the voxel size of {fine.url}, {fine.voxel_size_nm} nm (zyx); correct the "
+            "voxel size in the metadata, or create the volume again"
         )
         raise VolumeError(msg)
     return factor
@@ -187,9 +188,8 @@ class PyramidOutput(OperatorBase):
         stop_mip: end of the levels to write (exclusive).
         mode: mode of `downsample`.
         opening: options for reading and writing the volume.
-        announced: volumes that earlier operators will create. The keys are addresses. Each value is
-            a function that returns the description of the volume at mip 0. The function returns
-            ``None`` if this description depends on the first chunk.
+        announced: volumes that earlier operators will create: address -> function. The function
+            returns the description of level 0, or ``None`` if only the first chunk determines it.
     """
 
     url: str
@@ -427,8 +427,8 @@ class FinerReader(OperatorBase):
         """Read the voxels of the finer level inside the task's box."""
         if task.region is None:
             msg = (
-                "the task has no box, so it is unknown which voxels of the finer level to read; "
-                "give the task a box"
+                "the task has no box, so the voxels of the finer level cannot be selected; use "
+                "tasks that have boxes"
             )
             raise OptionError(msg)
         box = task.region.bbox
@@ -439,7 +439,7 @@ class FinerReader(OperatorBase):
 
 
 def within(chunk: Chunk, bounds: BoundingBox) -> Chunk:
-    """Return *chunk* with *bounds* as its domain."""
+    """Return *chunk* as a part of a volume with these *bounds*."""
     from chunkflow_py.core.chunk import Chunk
 
     place = (chunk.voxel_offset, chunk.voxel_size_nm, chunk.kind)

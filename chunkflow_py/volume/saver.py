@@ -10,8 +10,8 @@ Properties of a new volume:
 |                        | possible (see `fitting_block`)                                         |
 | time points            | an option, else the input of the pipeline; without an option, a volume |
 |                        | has a time axis only if the tasks write to a time index                |
-| dtype, channels, kind, | options, else the first chunk; `create_output`, which is called before |
-| voxel size             | the first chunk, uses the known properties of the pipeline's output    |
+| dtype, channels, kind, | options, else the first chunk. `create_output` runs before the first   |
+| voxel size             | chunk, so it uses the known properties of the pipeline's output.       |
 
 The first block begins at the start of the bounds. If a task boundary would cut a block, and no
 option gives the bounds or the block size, the bounds become the box around all tasks.
@@ -88,9 +88,8 @@ class VolumeSaver:
         creating: settings of the format, which are passed to `create_volume`.
         exactly: whether an existing volume must have the block size, shard size, encoding and
             number of time points that are given as attributes.
-        announced: volumes that earlier operators will create. The keys are addresses. Each value is
-            a function that returns the description of the volume at mip 0. The function returns
-            ``None`` if this description depends on the first chunk.
+        announced: volumes that earlier operators will create: address -> function. The function
+            returns the description of level 0, or ``None`` if only the first chunk determines it.
     """
 
     url: str
@@ -474,7 +473,10 @@ class VolumeSaver:
         return volume
 
     def _not_announced(self) -> str:
-        return f"{self.url} does not exist, although an earlier operator should have created it"
+        return (
+            f"{self.url} does not exist, although an earlier operator should have created this "
+            "volume; create the volume before the run with create-volume"
+        )
 
 
 def _check_touch(box: BoundingBox | None, bounds: BoundingBox, url: str) -> None:

@@ -31,8 +31,8 @@ class BoxCheck:
     """Compares chunks with the boxes of their tasks.
 
     Attributes:
-        domain: bounds of the volume that the pipeline reads, in voxels of the chunk, if known; a
-            chunk need not cover the part of its task's box that is outside these bounds.
+        domain: bounds of the volume that the pipeline reads, in voxels of the chunk, if known. A
+            chunk need not cover voxels outside these bounds, even if they are in its task's box.
     """
 
     domain: BoundingBox | None = None

@@ -207,8 +207,8 @@ class TensorStoreVolume:
     def stored_units(self) -> Iterator[StoredUnit]:
         """Raise an error, because TensorStore does not report which blocks are stored."""
         msg = (
-            f"TensorStore does not report the stored blocks of {self.url}; open the array as a "
-            "volume, such as zarr://"
+            f"TensorStore does not report the stored blocks of {self.url}; instead of a "
+            "TensorStore spec, give the address of a volume, such as zarr://s3://bucket/em"
         )
         raise VolumeError(msg)
 
@@ -216,8 +216,8 @@ class TensorStoreVolume:
         """Raise an error, because TensorStore does not report which blocks are stored."""
         del time
         msg = (
-            f"TensorStore does not report the stored blocks of {self.url} in {bbox}; open the "
-            "array as a volume, such as zarr://"
+            f"TensorStore does not report the stored blocks of {self.url} in {bbox}; instead of a "
+            "TensorStore spec, give the address of a volume, such as zarr://s3://bucket/em"
         )
         raise VolumeError(msg)
 

@@ -31,8 +31,8 @@ def halvings(unit: Zyx, bounds: BoundingBox, mip: int, coarsest: int = COARSEST)
     The number is limited because no two tasks may write to the same voxel of the thumbnail.
 
     Args:
-        unit: step of the coarsest grid on which all tasks begin and end, voxels, zyx; 0 along an
-            axis with one task. The grid begins at the start of *bounds*.
+        unit: greatest common divisor of the distances from the start of *bounds* to the task
+            boundaries inside *bounds*, voxels, zyx; 0 along an axis without such boundaries.
         bounds: box of all voxels of the volume.
         mip: level of the volume from which the thumbnail is made.
         coarsest: largest number of halvings from mip 0 of the volume to the thumbnail.

@@ -397,7 +397,7 @@ def test_damaged_and_wrong_parts_are_refused(tmp_path):
         merge_annotations(parts, target)
     save(tmp_path / "parts", made("point", 20), Zyx(50, 50, 151))
     parts.put("10-60_20-30_-20-131.npz", Part(None, BOUNDS, 2).encoded())
-    with pytest.raises(VolumeError, match="tasks that overlap"):
+    with pytest.raises(VolumeError, match="tasks whose boxes overlap"):
         merge_annotations(parts, target)
     (tmp_path / "parts" / "10-60_20-30_-20-131.npz").unlink()
     whole = (tmp_path / "parts" / "10-60_50-100_-20-131.npz").read_bytes()

@@ -12,7 +12,7 @@ calls on one run at the same time are harmless.
 
 If a worker dies, Dask blames all tasks that the worker had. After a few such deaths, Dask gives up
 on a task (``KilledWorker``). The task is then retried while no other task runs. If Dask gives up on
-the task again, each death of a worker that ran only this task counts as one failure of the task.
+the task again, each death of a worker during this retry counts as one failure of the task.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def _version(package: str, versions: dict[str, str | None]) -> str | None:
 
 
 class StopCondition:
-    """The first reason to stop a run on Dask: a signal, the deadline, or a reason given to `set`.
+    """The first reason to stop a run on Dask: a signal, the deadline, or a call of `set`.
 
     Attributes:
         reason: the first reason to stop; ``None`` if there is no reason.
@@ -369,7 +369,10 @@ class Dispatcher:
             futures = [each.future for each in self._sent.values()]
             self._sent.clear()
             if futures and self._client.status == "running":
-                logger.warning("workers will finish and record the tasks that they have begun")
+                logger.warning(
+                    "this process submits no more tasks; workers finish and record the tasks that "
+                    "they have begun"
+                )
                 self._client.cancel(futures)
             if self._remover is not None:
                 self._remover.close()

@@ -209,7 +209,7 @@ def process_name() -> str:
 
 
 def versions_here() -> tuple[tuple[str, str], ...]:
-    """Return name and version, in this process, of each package in `SAME_VERSIONS`."""
+    """Return a pair (name, version) for each package in `SAME_VERSIONS`."""
     python = ".".join(map(str, sys.version_info[:2]))
     return ("python", python), *((package, version(package)) for package in SAME_VERSIONS[1:])
 
@@ -325,8 +325,7 @@ class _SharedPipeline(Listener):
         profile: compute profile (backend, device, threads and precision) as one line.
         records_attempts: whether the ledger must record each attempt before the attempt begins.
         has_ended: whether the pipeline no longer accepts tasks.
-        registration: object that stores the records of this process. The process counts as a worker
-            of the run.
+        registration: object that registers this process as a worker of the run.
 
     Raises:
         OptionError: the command line is wrong, or this machine would compute different bytes than
@@ -440,7 +439,7 @@ class _SharedPipeline(Listener):
     # --- callbacks of the pipeline ---------------------------------------------------------------
 
     def run_started(self, operators: Sequence[Operator], tasks: int | None) -> None:  # noqa: ARG002
-        """Check the compute profile of this process; called before its first task begins."""
+        """Check this process's compute profile before its first task begins."""
         profile = profile_of(operators)
         self._home.check_profile(self._stage.name, profile)
         self.registration.learned(device=(profile or {}).get("device", ""))

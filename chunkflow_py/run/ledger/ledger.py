@@ -163,9 +163,9 @@ class Ledger:
     def ended(self) -> int:
         """Return the number of tasks that have ended, at less cost than `counts`.
 
-        This method reads no records. If all tasks of a segment had ended at an earlier call, the
-        segment is not read again. The number is therefore too high if another process has reopened
-        some of these tasks. Call `counts` to confirm that all tasks have ended.
+        This method reads no records. A segment whose tasks had all ended at an earlier call is not
+        read again. If another process has reopened some of these tasks, the number is too high.
+        Call `counts` to confirm that all tasks have ended.
         """
         keys = [key for key in self._journal.listed() if _is_record(key)]
         headers = self._segments.headers(self._segments.listed() - self._full.keys())
@@ -367,9 +367,10 @@ class Ledger:
         map_concurrently(reopen, sorted(by_segment), self._segments.at_once)
 
     def compact(self) -> None:
-        """Move all entries of the journal into segments, one object per 2048 tasks.
+        """Move the entries of the journal to their segments.
 
-        If a segment cannot be compacted, a warning is logged, and its entries stay in the journal.
+        Entries of attempts that have begun but not ended stay in the journal. If a segment cannot
+        be compacted, a warning is logged, and its entries stay in the journal.
         """
         self._compactor.all()
 
@@ -430,7 +431,7 @@ class Ledger:
         if not 0 <= number < self._span:
             msg = (
                 f"step {self._step} has no task {number}, because its tasks are numbered 0 to "
-                f"{self._span - 1}; check to which run the task belongs"
+                f"{self._span - 1}; check that the task belongs to this run"
             )
             raise GeometryError(msg)
         return number

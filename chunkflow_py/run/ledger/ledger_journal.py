@@ -89,7 +89,7 @@ class Journal:
         root: prefix of the ledger's keys.
         segment_size: number of tasks of a segment.
         span: number of tasks, which are numbered 0 to *span* - 1.
-        older: whether version 0.1.0 of the package wrote the ledger; its lines have no seal.
+        older: whether version 0.1.0 of the package wrote the ledger; its lines have no checksum.
 
     Attributes:
         unreadable: problem of each entry that exists but could not be read, with the key of the
@@ -122,8 +122,8 @@ class Journal:
 
         Args:
             most_segments: maximum number of segments to return.
-            most_left: return no more segments when the remaining segments together have at most
-                this number of entries.
+            most_left: return fewer segments if all other segments together have at most this
+                number of entries.
         """
         by_segment = self._paths_by_segment()
         sizes = {

@@ -97,8 +97,8 @@ class SegmentStore:
     Attributes:
         damaged: problem of each damaged segment, with the number of the segment as key.
         hints: latest known headers of segments with reopened tasks. A writer takes the generation
-            of a task from these headers. Because the headers may be outdated, the writer checks
-            after the write whether this generation was current.
+            of a task from these headers. The headers may be outdated, so the writer checks the
+            generation again after the write.
         at_once: maximum number of whole segments to process at the same time.
     """
 
@@ -388,8 +388,8 @@ class Segment:
 
         Args:
             damage: description of the problem.
-            keeps_generations: whether to use the generations in the header, which must then be
-                undamaged. If false, the generations in the lines are used.
+            keeps_generations: whether to use the generations in the header. If the header is
+                damaged, this must be false; then the generations in the lines are used.
         """
         entries = list(self.entries(KINDS))
         generations = dict(self.header.generations)
@@ -559,7 +559,10 @@ class Compactor:
             try:
                 self._compact(*item)
             except VolumeError as error:
-                logger.warning("cannot compact segment %d of the ledger: %s", item[0], error)
+                logger.warning(
+                    "cannot compact segment %d of the ledger: %s; no record is lost, because the "
+                    "records stay in the journal of the ledger", item[0], error,
+                )  # fmt: skip
 
         segments = list(self._journal.by_segment().items())
         map_concurrently(compact, segments, self._segments.at_once)

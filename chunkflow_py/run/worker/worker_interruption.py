@@ -6,8 +6,8 @@
 | AWS    | ``events/recommendations/rebalance``  | an interruption is likely                     |
 | Google | ``instance/preempted``                | the preemption follows in about 30 seconds    |
 
-When a server has answered for the first time, one more request asks for the type and the zone of
-the machine. The worker adds both to its record.
+After the first answer of a server, the worker also asks it for the type and the zone of the
+machine, and adds both to the record of the worker.
 
 Notices only save money; correctness never depends on them. Each metadata server is polled in its
 own thread, so an absent, slow or faulty server does not delay the worker. A server that has never
@@ -115,7 +115,7 @@ class InterruptionWatch:
 
 
 class _NoAnswerError(Exception):
-    """No metadata server answered, or a server that is not a metadata server has its address."""
+    """The metadata server did not answer, or its answer was not usable."""
 
 
 class _Amazon:
@@ -216,9 +216,8 @@ class StopRequested(Interrupted):
 def stops_on_signals(code: int) -> Iterator[None]:
     """Raise `StopRequested` in the main thread at the first signal, and exit at the second.
 
-    The handlers are for the start of a worker and the time between steps. At the start of a step,
-    the supervisor replaces these handlers with its own handlers. At the end of the step, the
-    supervisor restores these handlers.
+    These signal handlers are for the start of a worker and for the time between steps. During a
+    step, the handlers of the supervisor replace them.
 
     Args:
         code: exit code of the process, if a second signal or a time limit ends it. The limit is

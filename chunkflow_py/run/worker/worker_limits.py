@@ -193,6 +193,7 @@ class TaskLimit:
         tasks: with ``auto``, number of tasks that must finish before the limit is derived from the
             median of their durations.
         first_s: with ``auto``, the limit in seconds while fewer than `tasks` tasks have finished.
+            With any value, the start of a worker process may take this long; see `start_s`.
         times, least_s: with ``auto``, when `tasks` tasks have finished, the limit becomes their
             median duration multiplied by `times`, but at least `least_s` seconds.
     """
@@ -236,7 +237,10 @@ class TaskLimit:
 
 
 class TaskDurations:
-    """Durations of tasks of a step; read from the ledger if this worker has done too few tasks.
+    """Durations of done tasks of a step, and the time limit that is derived from them.
+
+    If this worker has done fewer tasks than ``--task-limit auto`` needs, the durations in the
+    ledger are read, too.
 
     Args:
         limit: limit of the duration of a task.
@@ -299,7 +303,8 @@ class WorkerSettings:
         lease_s: duration of a lease; a lease is renewed after a third of this time.
         max_failures: number of permanent failures after which a task is given up.
         max_transient: number of transient failures after which a task is given up.
-        max_worker_lost: number of attempts with a lost worker after which a task is given up.
+        max_worker_lost: number of attempts during which the whole worker disappeared, after which
+            a task is given up.
         retry_s: delay before a failed task is retried for the first time; each further delay is
             twice as long.
         task_limit: limit of the time from the start of a task's first operator to the end of its
@@ -309,8 +314,8 @@ class WorkerSettings:
         grace_s: time in which tasks that have begun may finish after a request to stop.
         receive_wait_s: longest time that one request to the queue waits for messages.
         disk_wait_s: length of the first pause after the disk was full.
-        records_attempts: whether the ledger must record each attempt before the attempt begins,
-            as in runs whose workers may compute different bytes.
+        records_attempts: whether the ledger must record each attempt before the attempt begins.
+            True with ``--device-class any``, because workers may then compute different bytes.
         watches_notices: whether to poll metadata servers of clouds for preemption notices.
         ahead: number of tasks that each stage of the pipeline prefetches; ``None`` for the default.
     """

@@ -84,9 +84,9 @@ class ProcessStart:
             checks the pipeline of the step.
         environment: environment variables to set before the modules of *make_pipeline* are
             imported.
-        threads: number of threads of compute libraries; ``None`` for the number that the
-            environment variables set. The number is part of the compute profile (backend, device,
-            threads and precision), and therefore does not depend on the number of processes.
+        threads: number of threads of compute libraries; ``None`` for the number that environment
+            variables such as ``OMP_NUM_THREADS`` set. The number can change the bytes of a result,
+            so it does not depend on the number of processes.
     """
 
     make_pipeline: MakePipeline
@@ -163,8 +163,8 @@ class _Seat:
         kill_at: time at which to kill the process because of *verdict*.
         verdict: slot of the task to blame, and the reason. The slot is a position on the
             `ProgressBoard`; ``None`` blames no task.
-        times_gone: number of checks that found the process dead, but its pipe still open.
-        idle_since: time at which the process began to wait: it has tasks, but has begun none.
+        times_gone: number of checks at which the process was dead, but its pipe was still open.
+        idle_since: time since which the process has had tasks without running any of them.
     """
 
     number: int
@@ -305,7 +305,7 @@ class WorkerPool:
         return None
 
     def ended(self, process: WorkerProcess, ended: TaskEnded) -> Job | None:
-        """Return the job of a task that has ended, or ``None`` if the job was given up."""
+        """Remove an ended task from its process; return its job, ``None`` if it was given up."""
         job = process.take(ended.slot)
         if job is None or job.is_given_up:
             return None
@@ -605,7 +605,10 @@ class WorkerProcess:
         device: str | None,
         post: Callable[[WorkerProcess, Sequence[object] | None], None],
     ) -> None:
-        """Start the process, which the kernel kills on Linux when the calling thread ends."""
+        """Start the process.
+
+        On Linux, the kernel kills the process when the calling thread ends.
+        """
         context = multiprocessing.get_context("spawn")
         self.number = number
         self.jobs: dict[int, Job] = {}
@@ -685,7 +688,7 @@ class WorkerProcess:
         return job
 
     def cancel(self, tasks: Iterable[tuple[int, int]]) -> None:
-        """Stop tasks before their next operator; each task is given as (slot, number).
+        """Stop tasks before their next operator; each task is given as (slot, number in the plan).
 
         The tasks stay in `jobs` until they have ended.
         """

@@ -74,8 +74,8 @@ class ProcessOptions:
         supervisor: process id of the supervisor.
         device: the only device that the process sees (``CUDA_VISIBLE_DEVICES``); ``None`` for all
             devices.
-        threads: number of threads of compute libraries; ``None`` for the number that the
-            environment variables set.
+        threads: number of threads of compute libraries; ``None`` for the number that environment
+            variables such as ``OMP_NUM_THREADS`` set.
         environment: further environment variables.
         log_level: lowest level of the log messages to forward to the supervisor.
     """
@@ -381,13 +381,13 @@ class TaskFeed(SourceBase):
             yield Task(Region.parse(box), lease=lease)
 
     def add(self, tasks: Iterable[tuple[int, int, str]]) -> None:
-        """Add tasks to yield; each task is given as (slot, number, box)."""
+        """Add tasks to yield; each task is given as (slot, number in the plan, box)."""
         for slot, number, box in tasks:
             lease = self._leases[slot, number] = ProcessLease(slot, number)
             self._waiting.put((lease, box))
 
     def cancel(self, tasks: Iterable[tuple[int, int]]) -> None:
-        """Stop tasks before their next operator; each task is given as (slot, number)."""
+        """Stop tasks before their next operator; each is given as (slot, number in the plan)."""
         for key in tasks:
             if lease := self._leases.get(key):
                 lease.lost = True
@@ -402,7 +402,7 @@ class TaskFeed(SourceBase):
 
     @hook
     def stop(self) -> None:
-        """End the iteration, so that a failed pipeline does not wait for another task."""
+        """Call `end`, so that a failed pipeline does not wait for another task."""
         self.end()
 
 
@@ -451,9 +451,9 @@ class _BoardListener(Listener):
 
 
 class PatchCounter:
-    """Adds to each outcome how many patches were computed, or read from the exchange.
+    """Adds patch counts to each outcome, such as the number of computed patches.
 
-    The numbers cover the time since the previous outcome of this process.
+    The counts cover the time since the previous outcome of this process.
 
     Args:
         operators: operators of the pipeline, which count the patches.
@@ -514,8 +514,8 @@ def _sendable(stored: Stored) -> tuple[str, int | None, str | None]:
 def profile_of(operators: Sequence[Operator]) -> dict[str, str] | None:
     """Merge the compute profiles of all operators into one; ``None`` if no operator has one.
 
-    If two operators have different values for a key, the value of the later operator gets a key
-    that begins with the name of this operator.
+    If two operators have different values for a key, the value of the later operator is stored
+    with the key ``OPERATOR.KEY``.
     """
     merged: dict[str, str] = {}
     for each in operators:

@@ -18,10 +18,10 @@ computes exactly the result of this algorithm, for any division into tasks, beca
 * contacts have one total order: the better of two contacts has the greater mean affinity. If the
   means are equal, the better contact has the smaller *tie*. The tie of a contact is the lowest
   index of the edges between its two regions;
-* if the contact between two regions is the best contact of each of them, it remains the best
-  contact of each until the two are merged, even if other regions are merged first (mean affinity is
-  *reducible*). A task merges such pairs of regions if both regions lie inside its box. All other
-  merges are left to tasks with larger boxes.
+* two regions are *mutual best* if each has its best contact with the other. They stay mutual best
+  until they are merged, even if other regions are merged first (mean affinity is *reducible*). A
+  task merges mutual best regions if both lie inside its box. All other merges are left to tasks
+  with larger boxes.
 
 The idea of delaying merges at a boundary comes from Lu, Zlateski and Seung 2021, arXiv:2106.10795.
 """

@@ -5,8 +5,8 @@ k, whose coordinate is smaller by 1. The values of channel k in plane 0 of axis 
 voxels outside the array, and are ignored.
 
 The voxels of the whole volume are numbered in raster order. The index of an edge is three times the
-number of its upper voxel (the one with the greater coordinate), plus its axis. So the index
-identifies the edge in every task. Around a voxel, the indices of the six edges ascend in the order
+number of its upper voxel (the one with the greater coordinate), plus its axis. So an edge
+has the same index in every task. Around a voxel, the indices of the six edges ascend in the order
 of `DIRECTIONS`, and so do the numbers of the six neighbours.
 """
 

@@ -142,7 +142,7 @@ def write_segment_table(
     rows = np.concatenate((own, changes))
     write_table(table, rows[np.argsort(rows[:, 0], kind="stable")])
     logger.info(
-        "threshold %g: %d merges; in addition, small segments were united %d times",
+        "threshold %g: %d merges of regions, then %d merges of small segments",
         *(threshold, merged, len(pairs) - merged),
     )
 

@@ -2,11 +2,12 @@
 
 The number of contacts (pairs of touching regions) depends on the imaged cells and the affinities.
 The constants were measured on the FIB-25 volume, with the affinities of the shipped network,
---fragments distance and --max-threshold 0.95. A box of 13 x 32 x 32 to 100 x 250 x 250 voxels has
-0.18 * voxels ** 0.75 contacts there, within 30 %. The exponent is below 1 because a larger box has
-a smaller share of regions that continue outside of the box. `make bench-segment` fills a larger
-volume with copies of these affinities. Cells end where two copies meet, so a box of this volume has
-1.6 to 2.3 times as many contacts as the formula gives.
+--fragments distance and --max-threshold 0.95. In this volume, boxes of 13 x 32 x 32 to
+100 x 250 x 250 voxels have 0.18 * voxels ** 0.75 contacts, within 30 %. The exponent is below 1
+because a larger box has a smaller share of regions that continue outside of the box.
+
+`make bench-segment` fills a larger volume with copies of these affinities. Cells end where two
+copies meet, so a box of that volume has 1.6 to 2.3 times as many contacts as the formula gives.
 """
 
 from __future__ import annotations

@@ -134,9 +134,9 @@ class GraphSettings:
         if nearest != box:
             size = self.size * 2**level
             msg = (
-                f"task {box} is not a box of level {level}, whose boxes of {size} (zyx, voxels) "
-                f"begin at the first voxel of the volume {self.domain}; the box of this level that "
-                f"contains {box.start} is {nearest}; give generate-tasks --volume-path, "
+                f"task {box} is not a box of level {level}. The boxes of this level begin at the "
+                f"first voxel of the volume {self.domain} and have {size} voxels (zyx). The box "
+                f"that contains {box.start} is {nearest}. Run generate-tasks with --volume-path, "
                 f"--chunk-size {size.as_option} and --respect-stop"
             )
             raise GeometryError(msg)
@@ -203,8 +203,8 @@ class GraphStore:
         """
         if self.settings is None:
             msg = (
-                f"the graph in {self.store.url} contains no file with its settings; run the tasks "
-                "that write the graph first"
+                f"no settings of the graph in {self.store.url} are known, because no file of the "
+                "graph was read; run measure-contacts and merge-regions first"
             )
             raise VolumeError(msg)
         return self.settings
@@ -226,7 +226,7 @@ class GraphStore:
         if self.store.size(key) is None:
             msg = (
                 f"{self._address(key)} is missing; run measure-contacts and the lower levels of "
-                "merge-regions first, with the same --task-size, and give generate-tasks "
+                "merge-regions first, with the same --task-size; run generate-tasks with "
                 "--volume-path and --respect-stop"
             )
             raise VolumeError(msg)

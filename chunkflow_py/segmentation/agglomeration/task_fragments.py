@@ -85,9 +85,9 @@ class FragmentOptions:
     ) -> BoundingBox:
         """Return the box of the affinities that are needed to choose the edges in *box*.
 
-        Either voxel of an edge can choose the edge. Therefore, the result also contains the
-        affinities from which the neighbours at the start of *box* along each axis choose their
-        edges.
+        Either voxel of an edge can choose the edge. At the start of *box* along each axis, one
+        voxel of an edge lies before *box*. Therefore, the result also contains the affinities that
+        this voxel needs for its choice.
         """
         halo = self.rule("uint8", voxel_size_nm).halo
         around = BoundingBox(box.start - halo - 1, box.stop + halo)
@@ -110,8 +110,8 @@ def fragments_in(
 
     Returns:
         A chunk (z, y, x) of kind segmentation, uint64, and the chosen edges. The id of a fragment
-        is 1 plus the number of its first voxel in the box; the voxels of the volume are numbered in
-        raster order. 0 is background.
+        is 1 plus the raster index, in the volume, of the fragment's first voxel in the box. 0 is
+        background.
 
     Raises:
         GeometryError: the chunk does not contain the margin that the rule needs.

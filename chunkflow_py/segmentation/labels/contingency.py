@@ -29,12 +29,11 @@ _SMALL = 2**22  # largest number of cells of a dense table that is always prefer
 class Contingency:
     """A sparse contingency table: a row for each pair of a segment and a body that overlap.
 
-    A body is an object of the ground truth.
-
-    The rows are sorted by the label of the segment, then by the label of the body.
+    A body is an object of the ground truth. The rows are sorted by the label of the segment, then
+    by the label of the body.
 
     Attributes:
-        segments: (n,) uint64, labels of the segmentation; negative labels modulo 2**64.
+        segments: (n,) uint64, labels of the segmentation; a negative label is stored modulo 2**64.
         bodies: (n,) uint64, labels of the ground truth.
         voxels: (n,) int64, number of voxels with both labels.
     """
@@ -98,7 +97,9 @@ def contingency(segmentation: NDArray[Any], groundtruth: NDArray[Any]) -> Contin
 
 
 def joined(tables: Iterable[Contingency]) -> Contingency:
-    """Return the sum of *tables*. The function needs about twice the memory of the sum.
+    """Return the sum of *tables*: rows for the same pair of labels are added up.
+
+    The function needs about twice the memory of the sum.
 
     Args:
         tables: tables of parts of a volume; no two parts have a voxel in common.

@@ -37,11 +37,11 @@ class BlockCache:
         self._lock = Lock()
 
     def claim(self, block: Index) -> Future[NDArray[Any] | None] | None:
-        """Return the future of a block that is cached or being fetched; claim any other block.
+        """Return the future of a block, or claim the block and return ``None``.
 
-        ``None`` means that the caller has claimed the block. The caller must then fetch the block
-        and call `share`. If the caller cannot fetch the block, the caller must call `give_up`,
-        which cancels the future for which other readers wait.
+        A block has a future if it is cached, or if another reader is fetching it. After ``None``,
+        the caller must fetch the block and call `share`. If the caller cannot fetch the block, the
+        caller must call `give_up`, which cancels the future for which other readers wait.
         """
         if not self.limit:
             return None
@@ -96,8 +96,8 @@ class BlockCache:
 def _copy_outside_heap(voxels: NDArray[Any]) -> NDArray[Any]:
     """Return a copy of *voxels* in a separate memory mapping.
 
-    In the heap, long-lived cached blocks between short-lived buffers would cause fragmentation,
-    which raises peak memory by a fifth.
+    In the heap, cached blocks would remain between buffers that are freed. This fragmentation
+    raises peak memory by a fifth.
     """
     copy: NDArray[Any] = np.frombuffer(mmap.mmap(-1, voxels.nbytes), voxels.dtype)
     copy = copy.reshape(voxels.shape)

@@ -30,8 +30,9 @@ _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
     """Return the step (voxels, zyx) of the coarsest grid on which the boxes begin and end.
 
-    The grid starts at the start of *bounds*. The start or stop of a box is ignored if this position
-    is not inside *bounds*. Along an axis without a start or stop inside *bounds*, the step is 0.
+    The grid starts at the start of *bounds*. Box boundaries that coincide with the boundaries of
+    *bounds*, or lie beyond them, are ignored. If all box boundaries along an axis are ignored, the
+    step along this axis is 0.
     """
     steps = []
     for axis, spans in enumerate(_spans(boxes)):
@@ -44,13 +45,16 @@ def common_unit(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingB
 def fitting_block(boxes: BoxGrid | Sequence[BoundingBox] | None, bounds: BoundingBox) -> Zyx:
     """Return a block size of a new volume, chosen so that tasks consist of whole blocks.
 
-    Along each axis, the block size is the largest divisor, up to 64 voxels, of the tasks' common
-    step (see `common_unit`); for step 0, it is 64. There are two exceptions:
+    Along each axis, the block size depends on the step of the boxes (see `common_unit`) and on the
+    largest divisor of this step that is at most 64:
 
-    * If the common step is 4 to 256 and this divisor is below 16, the block size is the common
-      step. The same holds if the common step is above 256 and this divisor is below 4.
-    * If the common step is 1, 2 or 3, no useful block size divides this step. Blocks are then as
-      long as the longest task, and some tasks end inside a block.
+    | step       | divisor  | block size                                                      |
+    |------------|----------|-----------------------------------------------------------------|
+    | 0          | any      | 64                                                              |
+    | 1, 2 or 3  | any      | length of the longest task; some tasks may end inside a block   |
+    | 4 to 256   | below 16 | the step                                                        |
+    | above 256  | below 4  | the step                                                        |
+    | all others |          | the divisor                                                     |
 
     Along each axis, a block is at most as long as *bounds*.
     """

@@ -48,8 +48,8 @@ class Part:
 
     Attributes:
         annotations: the annotations; ``None`` if the task has no result.
-        bounds: box that must contain all annotations of the collection, if it is known.
-        tasks: number of tasks of the pipeline; 0 if it is not known.
+        bounds: box that must contain all annotations of the collection; ``None`` if unknown.
+        tasks: number of tasks of the pipeline; 0 if unknown.
     """
 
     annotations: Annotations | None
@@ -124,7 +124,7 @@ class Part:
 
 
 def part_key(box: BoundingBox) -> str:
-    """Return the key of the part of a task; *box* is the box of the task."""
+    """Return the key of the part that the task with this *box* stores."""
     return f"{box}{SUFFIX}"
 
 
@@ -169,8 +169,9 @@ def parts_in(store: Store, *, allow_missing: bool = False) -> Iterator[Part]:
         check_disjoint(boxes, store.url)
     except AlignmentError as error:
         msg = (
-            f"{store.url} has annotations of tasks that overlap, because the volume was divided in "
-            "different ways; remove all files of annotations, and run save-annotations again"
+            f"{store.url} has annotations of tasks whose boxes overlap, because save-annotations "
+            "ran with tasks of different sizes or positions; remove all files of annotations, and "
+            "run save-annotations again"
         )
         raise VolumeError(msg) from error
     step = 2 * store.connections

@@ -161,7 +161,10 @@ class AnnotationCollection:
             VolumeError: annotations are damaged.
         """
         if not 0 <= level < len(self.info.spatial):
-            msg = f"{self._store.url} has {len(self.info.spatial)} levels, but no level {level}"
+            msg = (
+                f"the spatial index of {self._store.url} has {len(self.info.spatial)} levels, "
+                f"numbered from 0, but no level {level}; choose another level"
+            )
             raise OptionError(msg)
         index = self.info.spatial[level]
         return self._joined([(index, list(self._numbers(index)))])
@@ -177,8 +180,9 @@ class AnnotationCollection:
         count = int(np.prod((last - first).astype(object)))
         if count > _MOST_CELLS:
             msg = (
-                f"box {box} touches {count:,} cells of {index.key} of {self._store.url}, but at "
-                f"most {_MOST_CELLS:,} can be read at once; give a smaller box"
+                f"box {box} touches {count:,} cells of {index.key} (a level of the spatial index "
+                f"of {self._store.url}), but at most {_MOST_CELLS:,} cells can be read at once; "
+                "give a smaller box"
             )
             raise VolumeError(msg)
         axes = [np.arange(a, b) for a, b in zip(first, last, strict=True)]

@@ -228,9 +228,9 @@ def _check_segmentation(
     """Refuse a truncated block of compressed segmentation, which the codec does not check.
 
     A block contains one channel and consists of 32 bit words. The header has two words for each
-    cell. The first word is the position of the table of labels (24 bits) and the number of bits per
-    voxel (8 bits). The second word is the position of the encoded voxels. See Neuroglancer's
-    ``sliceview/compressed_segmentation``.
+    cell. The first word contains the position of the table of labels (24 bits) and the number of
+    bits per voxel (8 bits). The second word is the position of the encoded voxels. See
+    Neuroglancer's ``sliceview/compressed_segmentation``.
 
     Raises:
         ValueError: a position is beyond the end of the block.
@@ -241,7 +241,10 @@ def _check_segmentation(
     content = np.frombuffer(data, "<u4")
     count = math.prod(-(-n // cell) for n, cell in zip(extent, cells, strict=True))
     if len(content) < 1 + 2 * count or content[0] != 1:
-        msg = f"the block has {len(content)} 32-bit numbers, fewer than the header of {count} cells"
+        msg = (
+            f"the block has {len(content)} 32 bit words, fewer than the header of {count} cells "
+            "needs"
+        )
         raise ValueError(msg)
     channel = content[1:].astype(np.int64)
     heads = channel[: 2 * count].reshape(count, 2)
@@ -255,9 +258,7 @@ def _check_segmentation(
         if width:
             length = -(-width * math.prod(cells) // 32)
             if length > len(channel):
-                msg = (
-                    f"the data of a cell of {tuple(cells)} voxels ends after the data of the block"
-                )
+                msg = f"a cell of {tuple(cells)} voxels needs more data than the block contains"
                 raise ValueError(msg)
             places = voxels[selected, np.newaxis] + np.arange(length)
             if places.max() >= len(channel):

@@ -66,7 +66,7 @@ _CHANNELS_OF = {
 _LONGEST_CELL = 1 << 10  # voxels; limit for the cells of compressed segmentation
 _VOLUME = "neuroglancer_multiscale_volume"
 _OURS = "chunkflow_py"
-CREATE = "check the path, or create it with create-info"
+CREATE = "check the path, or create the volume with create-info"
 
 # fields of a level that must agree when an info file is merged into an existing one
 _LEVEL_FIELDS = (
@@ -212,8 +212,8 @@ def create_info(
     """Return the content of an info file.
 
     Args:
-        spec: description of level *mip*. The info file has the levels from 0 to *mip* or to
-            ``spec.max_mip``, whichever is larger.
+        spec: description of level *mip*. The last level of the info file is the coarser of *mip*
+            and ``spec.max_mip``.
         mip: level that *spec* describes; finer levels are derived from this description.
         layer_type: ``image`` or ``segmentation`` (default: according to the kind of the voxels; if
             the kind is unknown, uint32 and uint64 are a segmentation).
@@ -221,9 +221,8 @@ def create_info(
         url: address of the volume, for messages.
 
     Raises:
-        VolumeError: the volume has no voxels, or several time points; two levels would be equal;
-            the encoding is unknown, or does not support the dtype or the number of channels; or the
-            shard size is not possible.
+        VolumeError: the volume has no voxels or several time points, two levels would be equal, the
+            encoding is unknown or does not support the voxels, or the shard size is not possible.
     """
     if spec.bounds.is_empty:
         msg = f"cannot create {url}: its bounds {spec.bounds} are empty; choose another region"

@@ -148,7 +148,7 @@ class PrecomputedLayout(BlockLayout):
     def fetch(
         self, store: Store, unit: Index, blocks: Sequence[Index]
     ) -> dict[Index, bytes | None]:
-        """Return a dict with the encoded bytes of a block; its object may have any extension."""
+        """Return a dict with the encoded bytes of a block, from an object with any extension."""
         name, data, most = self._name(unit), None, packed_most(self.block_bytes)
         for extension in self._extensions(self._last_read):
             data = store.get(name + extension, most)
@@ -217,9 +217,9 @@ def content_type(encoding: str) -> str:
 class ShardedPrecomputedLayout(PrecomputedLayout):
     """Blocks of a level that are stored in shards.
 
-    If each shard is a box of blocks, a shard is the write unit. If the numbers of blocks are
-    hashed, or shard numbers have too few bits, the blocks of a shard are not neighbours, and the
-    volume can only be read.
+    If each shard is a box of blocks, a shard is the write unit. If the sharding hashes the numbers
+    of blocks, or uses fewer bits than these numbers have, the blocks of a shard are not neighbours.
+    Such a volume can only be read.
     """
 
     def __init__(self, level: PrecomputedLevel, sharding: Sharding, *, is_local: bool) -> None:
@@ -296,7 +296,10 @@ class ShardedPrecomputedLayout(PrecomputedLayout):
         return blocks * packed_most(self.block_bytes) + indices
 
     def exists(self, store: Store, unit: Index) -> bool:
-        """Return whether *unit* is stored: a shard, or a block if shards are not boxes."""
+        """Return whether *unit* is stored.
+
+        A unit is a shard. If the shards are not boxes of blocks, a unit is a block.
+        """
         shard = self._shard(unit)
         if self.writable:
             return store.size(self._file(shard)) is not None

@@ -46,8 +46,8 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
 
     Raises:
         VolumeNotFoundError: the volume or the level does not exist.
-        VolumeError: the info file is damaged or not supported, or *mode* is ``r+`` and the level
-            can only be read, because of its shards or because two levels share a folder.
+        VolumeError: the info file is damaged or not supported. For *mode* ``r+`` also: a shard is
+            not a box of blocks, or another level stores its blocks in the same folder.
         MissingExtraError: the library for the encoding is not installed.
     """
     store = open_store(location.store_url, opening.access)
@@ -64,9 +64,9 @@ def open_volume(location: Location, mip: int, mode: Mode, opening: VolumeOptions
         layout = ShardedPrecomputedLayout(level, level.sharding, is_local=store.is_local)
         if mode == "r+" and not layout.writable:
             msg = (
-                f"the shards of {location} at mip {mip} have blocks that are not neighbours (hash "
-                f"{level.sharding.hash}, {level.sharding.shard_bits} bits for shards), so this "
-                "level can only be read; write to a volume with another sharding"
+                f"mip {mip} of {location} can only be read, because the blocks of a shard are not "
+                f"neighbours (the sharding in the info file has hash {level.sharding.hash} and "
+                f"shard_bits {level.sharding.shard_bits}); write to another volume"
             )
             raise VolumeError(msg)
     if mode == "r+" and layout.gzipped:

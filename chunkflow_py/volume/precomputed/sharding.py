@@ -86,8 +86,8 @@ class Sharding:
         bits = [document[f"{name}_bits"] for name in ("preshift", "minishard", "shard")]
         if not all(type(n) is int and 0 <= n <= 64 for n in bits) or bits[1] + bits[2] > 64:
             msg = (
-                f"preshift, minishard and shard bits are {bits}, but must be integers from 0 to "
-                "64, and the last two must add up to at most 64"
+                f"preshift_bits, minishard_bits and shard_bits are {bits}, but must be integers "
+                "from 0 to 64, and the sum of minishard_bits and shard_bits must be at most 64"
             )
             raise ValueError(msg)
         if bits[1] > _MOST_MINISHARD_BITS:
@@ -145,8 +145,8 @@ class Sharding:
             nearest = boxes[min(range(len(clipped)), key=lambda n: _distance(clipped[n], wanted))]
             msg = (
                 f"shards of {shard} cannot be built from blocks of {block} in a volume of {extent} "
-                "(zyx, voxels): a block must be doubled along x, y, z, x and so on, where an axis "
-                "is left out once the shard reaches the end of the volume; use the nearest "
+                "(zyx, voxels): a shard grows from one block by doubling along x, y and z in turn, "
+                "without the axes along which it already covers the volume; use the nearest "
                 f"possible size, {nearest}"
             )
             raise VolumeError(msg)

@@ -8,9 +8,10 @@ follow the conventions of funlib, xarray or chunkflow 1.x. Positions are affine 
 
     physical = scale · index + translation    ->    voxel_offset = translation / scale, rounded
 
-Some programs store the centre of the first voxel, with the centre of voxel 0 at 0; others store its
-corner, with the corner of voxel 0 at 0. Both give the same offset. This package writes positions of
-voxel centres, and the centre of voxel 0 of mip 0 is at 0:
+The translation is the position of either the centre or the corner of the first voxel, depending on
+the program that wrote it. The origin is then the centre or the corner of voxel 0, so both give the
+same offset. This package writes positions of voxel centres, and the centre of voxel 0 of mip 0 is
+at 0:
 
 ```
 mip 0   |·|·|·|·|·|·|·|·|      voxels; each dot is the centre of a voxel
@@ -169,7 +170,10 @@ def multiscale_geometry(
         ]
     axes = tuple(_BY_TYPE.get(axis.get("type", ""), str(axis["name"]).lower()) for axis in given)
     if len(set(axes)) < len(axes) or not {"y", "x"} <= set(axes):
-        msg = f"{url} has the axes {', '.join(axes)}; a volume needs y and x, and may have t, c, z"
+        msg = (
+            f"{url} has the axes {', '.join(axes)}, but a volume needs y and x, and may have t, c "
+            "and z, each once; correct the axes in the metadata"
+        )
         raise VolumeError(msg)
     scale, shift = _composed(transforms, [float(s) for s in shrinkage or [1] * len(axes)], url)
     by_name = {
@@ -350,8 +354,9 @@ def array_geometry(
     axes = tuple(str(name).rstrip("^").lower() for name in named)
     if len(axes) != dimensions or len(set(axes)) < dimensions or not {"y", "x"} <= set(axes):
         msg = (
-            f"{url} has {dimensions} dimensions ({', '.join(axes) or 'without names'}); "
-            "a volume needs y and x, and may have z, c and t"
+            f"{url} has {dimensions} dimensions ({', '.join(axes) or 'without names'}), but a "
+            "volume needs y and x, and may have z, c and t, each once; correct the names of the "
+            "dimensions in the metadata"
         )
         raise VolumeError(msg)
 

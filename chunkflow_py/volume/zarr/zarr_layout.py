@@ -66,7 +66,10 @@ class ZarrLayout(BlockLayout):
         """
         stored = np.dtype(array.dtype)
         if stored.kind not in "biuf":
-            msg = f"{url} contains {stored} values, but the voxels of a volume must be numbers"
+            msg = (
+                f"{url} contains {stored} values, but the voxels of a volume must be numbers; "
+                "choose another array"
+            )
             raise VolumeError(msg)
         self.axes, self.shape, self.block = tuple(axes), tuple(array.shape), tuple(array.chunks)
         self.unit = tuple(array.shards or array.chunks)

@@ -177,9 +177,9 @@ def create_volume(
         opening: options for reading and writing the volume.
         plain: whether to create a single array instead of a group with an image.
         order: order of the arrays' spatial axes; time and channels come before them.
-        ome_version: ``0.4``, ``0.5`` or ``0.6`` (default: ``0.4`` for an address with ``zarr2://``;
-            for labels, the version of the image that contains the labels; else ``0.5``). Images and
-            plain arrays of version ``0.4`` are stored as zarr v2, others as zarr v3.
+        ome_version: ``0.4``, ``0.5`` or ``0.6``. The default is ``0.4`` for an address with
+            ``zarr2://``, ``0.6`` for labels of an image of version ``0.6``, else ``0.5``. Version
+            ``0.4`` is stored as zarr v2, the others as zarr v3, also with *plain*.
         channel_names: one name per channel.
         overwrite: whether to replace the metadata of another volume.
 
@@ -290,14 +290,17 @@ def _check_spec(spec: VolumeSpec, mip: int, version: str, *, plain: bool, url: s
     if plain and spec.max_mip > mip:
         msg = (
             f"cannot create {url}: a plain array has only one level, not levels up to mip "
-            f"{spec.max_mip}; create an image instead"
+            f"{spec.max_mip}; create an OME-Zarr image instead"
         )
         raise VolumeError(msg)
     check_levels(spec, mip, url)
     if shard is None:
         return
     if version == "0.4":
-        msg = f"cannot create {url}: OME-Zarr 0.4, which is zarr v2, has no shards; use version 0.5"
+        msg = (
+            f"cannot create {url}: OME-Zarr 0.4, which is zarr v2, has no shards; choose "
+            "--ome-version 0.5, or an address with zarr:// instead of zarr2://"
+        )
         raise VolumeError(msg)
     if any(s % b for s, b in zip(shard, block, strict=True)):
         msg = (
