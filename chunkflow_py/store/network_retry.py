@@ -67,7 +67,7 @@ class Failure:
     Attributes:
         message: reason of the failure, without addresses and credentials.
         status: HTTP status, if there was a response.
-        code: error code of the cloud, such as ``NoSuchBucket``; empty if there is none.
+        code: error code of the cloud service, such as ``NoSuchBucket``; empty if there is none.
         is_transient: whether another try may succeed.
         is_unreachable: whether no connection could be made.
     """

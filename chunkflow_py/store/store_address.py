@@ -49,7 +49,7 @@ def public_line(text: str, most: int) -> str:
 
     Args:
         text: text to show; secrets in addresses are removed, see `public`.
-        most: limit of the length of the line, characters.
+        most: maximum number of characters of the line.
     """
     if len(text) <= most and text.isprintable() and "://" not in text:
         return text  # the usual case
@@ -155,9 +155,9 @@ def check_size(size: int, most: int | None, key: str, url: str) -> None:
     """
     if most is not None and size > most:
         msg = (
-            f"{url.rstrip('/')}/{key} has {size} bytes, but must have at most {most} bytes: it is "
-            "damaged, too large for its purpose, or was replaced by something else; restore it "
-            "from a copy (if it is the file of a network, download it, and give its path)"
+            f"{url.rstrip('/')}/{key} has {size} bytes, but must have at most {most} bytes; it is "
+            "damaged, was replaced by something else, or is too large for its purpose; restore it "
+            "from a copy; if it is the file of a network, download it, and give its local path"
         )
         raise VolumeError(msg)
 
@@ -179,6 +179,9 @@ def check_key(key: str, url: str) -> str:
         or key[0] in "./"
         or key[-1] == "/"
     ) and (any(part in ("", ".", "..") for part in key.split("/")) or CONTROL.search(key)):
-        msg = f"{key!r} cannot be the key of an object below {url}; use a key such as name/name"
+        msg = (
+            f"{key!r} cannot be the key of an object below {url}, because a part between slashes "
+            "is empty, is '.' or '..', or contains a control character; use a key such as name/name"
+        )
         raise VolumeError(msg)
     return key

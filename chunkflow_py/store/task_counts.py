@@ -187,12 +187,13 @@ def counted_region(task: Task, chunk: Chunk, *others: Chunk) -> Region:
     """Return the region whose voxels a task counts: the part of its box that all chunks cover.
 
     The margin of *chunk* around the task's box is left out, so that no voxel is counted by two
-    tasks. If *chunk* does not contain the task's box, the box of *chunk* is used instead.
+    tasks. The task's box is first clipped at the domain of *chunk*. If *chunk* does not contain the
+    clipped box, the box of *chunk* is used instead.
 
     Args:
         task: task with or without a box.
         chunk: chunk whose voxels are counted.
-        others: further chunks that the count needs, such as a mask.
+        others: other chunks that must cover the counted voxels, such as a mask.
 
     Raises:
         GeometryError: the chunks have no voxel in common.

@@ -79,14 +79,14 @@ class TaskFiles:
 
     @property
     def output(self) -> Output:
-        """Description of the files for the spec of a run, if each task writes a single file."""
+        """The output for the spec of a run, if each task writes a single file."""
         return Output("file", self._address(self._named(BOX)))
 
     @property
     def outputs(self) -> Output:
-        """Description of the files for the spec of a run, if a task may write several files.
+        """The output for the spec of a run, if a task may write several files.
 
-        The description contains only the common start of the addresses of the files.
+        The URL of this output is the common start of the addresses of the files.
         """
         address = self.output.url
         return Output("objects", address.rpartition(BOX)[0] or address)
@@ -116,8 +116,8 @@ class TaskFiles:
     def size(self, region: Region | None) -> int | None:
         """Return the length of a task's file in bytes; ``None`` if the file does not exist.
 
-        For a folder with content, such as a zarr array, 1 is returned. In a cloud, a folder is
-        found only if the suffix ends with a slash.
+        A folder with content, such as a zarr array, counts as a file of length 1. In a cloud, a
+        folder is found only if the suffix ends with a slash.
 
         Raises:
             VolumeError: the store cannot be read.

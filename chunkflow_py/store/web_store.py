@@ -135,7 +135,8 @@ class WebStore:
             key: key of the object.
             headers: headers of the request.
             most: limit of the size of the decoded body, bytes.
-            enough: if the status is 200, reading may stop after this number of bytes of the body.
+            enough: number of bytes of the body that the caller needs. If the status is 200, reading
+                may stop after these bytes.
         """
         address = f"{self.url}/{quote(check_key(key, self.url))}"
 
@@ -375,7 +376,7 @@ class _Until(io.RawIOBase):
 
 
 def _pools(retry_policy: RetryPolicy, connected: Callable[[socket.socket], None]) -> dict[str, Any]:
-    """Return urllib3's pool classes by scheme; their responses must arrive before a deadline.
+    """Return urllib3's pool classes by scheme, with a time limit for each response.
 
     Args:
         retry_policy: policy with the time limit of a response.

@@ -71,8 +71,8 @@ def obstacle(plan: Plan) -> str:
     for box in plan.boxes:
         if any((box.start - start) % size):
             return (
-                f"the boxes are not cells of a grid: box {box} begins inside a cell of the grid of "
-                f"{size} from {start} (zyx, voxels)"
+                f"the boxes are not cells of a grid: box {box} begins inside a cell of the grid "
+                f"that starts at {start} and has cells of size {size} (zyx, voxels)"
             )
     return ""
 

@@ -23,10 +23,10 @@ def region_of(
     The returned stop is ``None`` if neither *stop*, *size* nor *bounds* is given.
 
     Args:
-        start: first voxel, zyx (default: *stop* - *size* if both are given, else the start of
-            *bounds*, else (0, 0, 0)).
-        stop: end of the region, exclusive, zyx (default: *start* + *size*, else the stop of
-            *bounds*).
+        start: first voxel, zyx. By default, *stop* - *size* if both are given. Otherwise, the start
+            of *bounds*, or (0, 0, 0) without *bounds*.
+        stop: end of the region, exclusive, zyx. By default, *start* + *size* if *size* is given.
+            Otherwise, the stop of *bounds*.
         size: extent of the region, voxels, zyx.
         bounds: bounds of the volume, voxels.
         names: names of the options for start, stop and size, for messages.
@@ -103,9 +103,9 @@ def task_grid(
     largest = -(-region.size // chunk_size)
     if any(n > limit for n, limit in zip(count, largest, strict=True)):
         msg = (
-            f"--grid-size {count} puts whole boxes of {chunk_size} beyond {region.stop} (zyx, "
-            "voxels), the end of the region, at which --respect-stop clips the boxes; "
-            f"the largest grid that works is {count.low(largest)}"
+            f"--grid-size {count} is too large: with --respect-stop, each box must begin before "
+            f"the end of the region, {region.stop}, but some boxes of size {chunk_size} do not "
+            f"(zyx, voxels); the largest grid that works is {count.low(largest)}"
         )
         raise OptionError(msg)
     return BoxGrid(region.start, chunk_size, chunk_size, count, region.stop)
@@ -139,7 +139,7 @@ def _check_multiple(chunk_size: Iterable[int], block_size: Zyx) -> None:
         bad = next(name for name, rest in zip(AXES, size % block_size, strict=True) if rest)
         nearest = (-(-size // block_size)) * block_size
         msg = (
-            f"--chunk-size {size} is not a multiple of --aligned-block-size {block_size} along "
-            f"{bad} (zyx, voxels); the nearest size that works is {nearest}"
+            f"--chunk-size {size} is not a multiple of --aligned-block-size {block_size} (zyx, "
+            f"voxels) along {bad}; the next larger size that works is {nearest}"
         )
         raise OptionError(msg)

@@ -22,8 +22,8 @@ class ListPlan:
 
     Attributes:
         regions: regions of the tasks, without duplicates.
-        indexes: range (with step 1) of positions in the list, if the plan contains only the tasks
-            at these positions. ``None`` means all tasks.
+        indexes: positions in the list of the tasks that the plan contains, a range with step 1.
+            ``None`` means all tasks.
     """
 
     regions: Sequence[Region]

@@ -94,8 +94,8 @@ class GridPlan:
     Attributes:
         grid: grid of the boxes.
         order: order in which tasks are yielded. The numbers of tasks do not depend on the order.
-        indexes: range (with step 1) of positions in this order, if the plan contains only the tasks
-            at these positions. ``None`` means all tasks.
+        indexes: positions in this order of the tasks that the plan contains, a range with step 1.
+            ``None`` means all tasks.
         times: number of time points, or ``None`` without a time axis.
         kept: one bit for each box of the grid; only boxes whose bit is 1 have tasks. The bit of box
             0 is the lowest bit of the first byte. ``None`` means all boxes.
@@ -249,7 +249,7 @@ class GridPlan:
 
     @cached_property
     def _selected(self) -> bytes:
-        """One bit per number, set for the tasks that *indexes* select."""
+        """One bit for each task number: 1 if the plan contains the task."""
         bits = bytearray(-(-self.span // 8))
         for number in self:
             bits[number >> 3] |= 1 << (number & 7)
@@ -337,7 +337,7 @@ def plan_from_json(description: Mapping[str, Any], content: bytes) -> GridPlan |
             clip = values.pop("clip_stop")
             grid = BoxGrid(start, size, stride, count, None if clip is None else Zyx.of(clip))
             return GridPlan(grid, indexes=part, kept=content or None, **values)
-        reason = f"its kind or order is unknown, or its file of {len(content)} bytes does not fit"
+        reason = f"its kind or order is unknown, or its file size is wrong ({len(content)} bytes)"
     except (KeyError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
     msg = (

@@ -65,7 +65,7 @@ class OperatorContract:
         text = " ".join(result.output.split())
         assert operator.help.partition("\n")[0] in text
         assert f"Usage: cli {operator.name}" in text
-        assert "None]" not in text, "a range or a default that is None"
+        assert "None]" not in text, "the help shows a range or a default that is None"
         assert re.search(rf"Example: chunkflow .*\b{operator.name}\b", text)
 
     def test_the_summary_is_one_short_sentence(self, operator):
@@ -73,7 +73,7 @@ class OperatorContract:
         module = sys.modules[inspect.unwrap(operator.callback).__module__]
         summary, _, rest = inspect.getdoc(module).partition("\n")
         assert re.fullmatch(r"[A-Z0-9].{,70}\.", summary)
-        assert not rest or rest.startswith("\n"), "a blank line follows the first"
+        assert not rest or rest.startswith("\n"), "the line after the summary is not blank"
         assert operator.help.startswith(summary)
 
     def test_options_say_their_default_and_what_they_do(self, operator):

@@ -62,7 +62,7 @@ class QueueContract:
 
     @pytest.fixture
     def stale(self, queue):
-        """Return a message as received twice; only the lease of the first receipt has ended."""
+        """Receive a message twice; return it with the ended lease and with the new lease."""
         if self.delivers_stale_handles:
             pytest.skip("this queue does not tell old handles from new ones")
         queue.send(["a"])
@@ -71,7 +71,7 @@ class QueueContract:
         return old, new
 
     def assert_lost(self, lost, messages):
-        """Check the messages that a call reported as lost."""
+        """Check that a call reported *messages* as lost, if the queue tells lost messages."""
         assert lost == (messages if self.tells_lost else lost)
 
     def assert_counts(self, queue, waiting, leased, dead=0):
@@ -322,7 +322,7 @@ class QueueContract:
     def test_many_in_constant_memory(self, queue, url):
         """The memory of `send` does not grow with the number of messages from a generator."""
         if self.many_messages is None:
-            pytest.skip("too many for this queue")
+            pytest.skip("this queue sets no number of messages for this test")
 
         def send(count):
             with closing(open_queue(url)) as own:  # a connection does not survive a fork

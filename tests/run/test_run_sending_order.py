@@ -107,9 +107,8 @@ def test_boxes_without_a_grid_are_sent_in_their_order():
     tasks = f"generate-tasks --bbox-file {BOX_FILE} --order checkerboard"
     log = say(f"submit --no-rehearse --run r {tasks} {LOAD} save-h5 --file-name made_")
     assert "sent in raster order, not in checkerboard order: the boxes are not cells" in log
-    assert (
-        "box 6-12_0-20_0-20 begins inside a cell of the grid of (9, 20, 20) from (0, 0, 0)" in log
-    )
+    assert "box 6-12_0-20_0-20 begins inside a cell of the grid that starts at (0, 0, 0)" in log
+    assert "has cells of size (9, 20, 20)" in log
     assert received(step="save-h5") == [0, 1, 2]
 
 

@@ -40,8 +40,8 @@ def test_aligned_boxes_begin_on_blocks(start, extent, block, factor):
 
 
 def test_a_chunk_size_off_the_blocks_is_refused_with_the_nearest():
-    """A box size that is not a multiple of the block size is refused; the nearest is named."""
-    with pytest.raises(OptionError, match=r"\(20, 60, 64\).*along z.*nearest.*\(24, 64, 64\)"):
+    """A box size that is not a multiple of the block size is refused; a larger one is named."""
+    with pytest.raises(OptionError, match=r"\(20, 60, 64\).*along z.*next larger.*\(24, 64, 64\)"):
         task_grid(Zyx(20, 60, 64), Zyx(0, 0, 0), block_size=Zyx(8, 16, 64))
 
 
