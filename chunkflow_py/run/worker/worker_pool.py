@@ -639,7 +639,7 @@ class WorkerProcess:
         )
         pickled = pickle.dumps(start.make_pipeline, protocol=5)
         self.process = context.Process(
-            target=process_main, args=(theirs, pickled, options), name=f"child-{number}"
+            target=process_main, args=(theirs, pickled, options), name=f"process-{number}"
         )
         # Block stop signals until the new process ignores them, and in the resource tracker.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
@@ -650,7 +650,7 @@ class WorkerProcess:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             theirs.close()
-        self._reader = threading.Thread(target=self._read, name=f"child-{number}", daemon=True)
+        self._reader = threading.Thread(target=self._read, name=f"process-{number}", daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
