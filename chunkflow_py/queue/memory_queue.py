@@ -27,8 +27,8 @@ class _Taken:
         receives: number of times that the message was received.
         ends: time at which the message can be received again, in seconds of the queue's clock.
         is_leased: whether the message is leased until `ends`; false after a release.
-        changes: number of times that `ends` was set. An entry of the heap `_State.ends` with
-            another number is outdated.
+        changes: number of times that `ends` was set. The heap `_State.ends` may also contain
+            entries of this message with a smaller number; these entries are ignored.
     """
 
     body: str

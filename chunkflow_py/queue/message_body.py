@@ -72,7 +72,10 @@ def parse_body(text: str) -> Body:
         try:
             values = strict_json.loads(text)
         except ValueError as error:
-            msg = f"message {shown} is not valid JSON ({error}); send a box string"
+            msg = (
+                f"message {shown} is not valid JSON ({error}); correct the JSON, or send a box "
+                "string such as 0-64_0-512_0-512"
+            )
             raise BodyError(msg) from error
     if unknown := set(values) - _KEYS:
         known = ", ".join(sorted(_KEYS))

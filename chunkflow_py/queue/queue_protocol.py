@@ -164,7 +164,7 @@ class TellsLeased(Protocol):
 
 @runtime_checkable
 class EndsWaits(Protocol):
-    """A queue that this process polls: another thread can end a wait for messages early."""
+    """A queue whose wait for messages can be ended early by another thread."""
 
     def receive_until(
         self, stop: Event | None, most: int, lease_s: float, wait_s: float = 0.0

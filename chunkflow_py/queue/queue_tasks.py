@@ -38,8 +38,8 @@ class QueueTasks(SourceBase):
             after this time.
         num: number of tasks to receive; with -1, tasks are received until the queue is empty.
         retry_times: number of consecutive polls that find the queue empty before the pipeline
-            ends. 30 polls, the default, take longer than a lease. So the leases of a dead worker
-            end in this time, and its tasks can be received again.
+            ends. The default, 30 polls, takes longer than a lease. So the tasks of a dead worker
+            can be received again before the pipeline ends.
         keep_task: whether to keep finished tasks in the queue; these tasks are released when the
             pipeline ends.
     """

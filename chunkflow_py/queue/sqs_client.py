@@ -3,7 +3,7 @@
 Each try runs in a thread that the caller can abandon. Therefore, the caller continues at the
 deadline even if the response arrives very slowly or a name server does not respond. If the service
 refuses the credentials, the client reloads the credentials and tries again for up to a minute,
-because the role of a machine gets new credentials during a long run.
+because the credentials of a machine's IAM role are replaced during a long run.
 """
 
 from __future__ import annotations

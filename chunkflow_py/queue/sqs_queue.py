@@ -181,7 +181,8 @@ class SqsQueue:
     def extend(self, messages: Sequence[Message], lease_s: float) -> list[Message]:
         """Make leases end *lease_s* seconds from now; return the messages whose lease was lost.
 
-        SQS does not extend a lease beyond 12 hours after receipt; such a lease counts as lost.
+        SQS does not extend a lease beyond 12 hours after receipt. A lease that would exceed this
+        limit counts as lost.
         """
         # A short budget: the caller renews other leases too, and retries before this lease ends.
         return self._change_messages(
@@ -235,7 +236,7 @@ class SqsQueue:
         return Counts(waiting, leased, None if address is None else sum(self._count(address)))
 
     def remove(self) -> None:
-        """Remove the queue and the queue of its dead letters."""
+        """Remove the queue and its dead-letter queue."""
         for address in (self._address, self._dead_address()):
             if address is not None:
                 try:
@@ -257,7 +258,7 @@ class SqsQueue:
         return visible + delayed, leased
 
     def dead_letters(self) -> Iterator[DeadLetter]:
-        """Yield each dead letter once; other readers do not see the letters in the meantime."""
+        """Yield each dead letter once; hide the letters from other readers until the end."""
         dead = self._dead_address()
         if dead is None:
             return

@@ -128,7 +128,9 @@ class ExchangeSettings:
         values = strict_json.loads(content)
         names = ("mode", "url", "limit")
         if not isinstance(values, dict) or tuple(values) != names:
-            msg = f"the file must be a JSON object with the fields {', '.join(names)}, in this order"
+            msg = (
+                f"the file must be a JSON object with the fields {', '.join(names)}, in this order"
+            )
             raise ValueError(msg)
         mode, url, limit = (values[name] for name in names)
         good = mode in MODES and isinstance(url, str) and len(url) <= _LONGEST_URL

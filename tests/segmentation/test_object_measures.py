@@ -255,7 +255,7 @@ def test_measures_of_other_volumes(folder):
     assert re.search("measures of 5-8_-3-1_100-105, but film.zarr .* time points 2; use", said)
     assert not (folder / "two.csv").exists()
     next((folder / "one.csv.parts/parts").iterdir()).unlink()
-    assert re.search("incomplete: the measures .* cover only 0.9", say(*words))
+    assert re.search("incomplete: the measures .* cover only a fraction of 0.9", say(*words))
 
 
 def test_a_time_series(folder):

@@ -47,7 +47,8 @@ The possible races, and why no record is lost or counted twice:
 * *A compaction is suspended and continues much later*, after a task was reopened and has ended
   again: keys contain the *generation* (the number of times that the task was reopened). The
   suspended compaction knows only keys of the earlier generation, so it deletes no entry of the new
-  generation. A worker that put a record for an earlier generation puts the record again.
+  generation. After each put of a record, the worker reads the current generation in the segment's
+  header. If the put used an earlier generation, the worker puts the record again.
 * *An attempt is withdrawn while a compaction runs*: the journal entry that `begin` has stored
   stays in the journal until the attempt has failed or its task has ended.
 * *The reply to an update is lost*: the store recognizes its own write, and adding an entry to a
