@@ -44,9 +44,9 @@ def keep_freed_memory() -> bool:
     """Keep freed memory in this process for later allocations.
 
     Call this function before other threads start and before anything large is allocated, as the
-    command line does. It affects the whole process, cannot be undone, and may be called again. From
-    then on, the process stays as large as at its peak, and ``numpy.zeros`` writes the zeros itself
-    instead of relying on the kernel.
+    command line does. The effect on the process cannot be undone. A second call is harmless. After
+    the call, the process stays as large as at its peak. ``numpy.zeros`` writes the zeros itself
+    instead of receiving cleared pages from the kernel.
 
     Returns:
         ``True`` if the settings were made; ``False`` if the C library is not glibc (macOS, Windows,

@@ -159,7 +159,12 @@ class Relation:
 
     @classmethod
     def to_one(cls, name: str, segments: Any) -> Relation:
-        """Return a relation of each annotation to at most one segment; id 0 means no segment."""
+        """Return a relation of each annotation to at most one segment.
+
+        Args:
+            name: name of the relation.
+            segments: one segment id per annotation; 0 if the annotation has no segment.
+        """
         ids = uint64_ids(segments, f"segment of relation {name}")
         return cls(name, (ids != 0).astype(np.uint32), ids[ids != 0])
 
@@ -191,9 +196,9 @@ class Annotations:
             has p = 1 or 2 triples, whose meaning depends on the kind; see the table at the top of
             this module.
         voxel_size_nm: edge lengths of a voxel, nanometres, zyx.
-        ids: array of shape (n,), uint64. In the collection that all tasks save together, each id
-            may occur only once. With ``None``, ids are computed from the content of each annotation
-            when the collection is saved.
+        ids: array of shape (n,), uint64. If several tasks save annotations to the same place, ids
+            must be unique across all these tasks. With ``None``, ids are computed from the content
+            of each annotation when the annotations are saved.
         properties: further values of each annotation, such as a score.
         relations: ids of the segments to which each annotation is related.
     """
@@ -237,7 +242,10 @@ class Annotations:
             raise ChunkError(msg)
         if self.kind == "ellipsoid" and (geometry[:, 1] < 0).any():
             at = int(np.argmax((geometry[:, 1] < 0).any(axis=1)))
-            msg = f"ellipsoid {at} has the negative radius {geometry[at, 1].min()}"
+            msg = (
+                f"ellipsoid {at} has the negative radius {geometry[at, 1].min()}; "
+                "radii must be 0 or more"
+            )
             raise ChunkError(msg)
         object.__setattr__(self, "geometry", geometry)
         if self.ids is not None:
@@ -320,8 +328,8 @@ def check_name(what: str, name: str) -> None:
     """Raise a `ChunkError` if *name* cannot be the name of a property or relation."""
     if not _NAME.fullmatch(name):
         msg = (
-            f"{what} {name!r} must have a name of letters, digits and underscores that begins with "
-            "a lower-case letter"
+            f"{what} name {name!r} is not valid; use only letters, digits and underscores, and "
+            "begin with a lower-case letter"
         )
         raise ChunkError(msg)
 
@@ -338,7 +346,10 @@ def uint64_ids(ids: Any, what: str) -> NDArray[np.uint64]:
     """
     array = ids if isinstance(ids, np.ndarray) else np.array([*ids], object)
     if array.ndim != 1 or (array.dtype.kind not in "iuO" and len(array)):
-        msg = f"{what} must be an integer: got {array.dtype} of shape {array.shape}"
+        msg = (
+            f"{what} must be an integer: got an array of type {array.dtype} and shape "
+            f"{array.shape} instead of a 1D array of integers"
+        )
         raise ChunkError(msg)
     strange = (
         [each for each in array if not isinstance(each, Integral)] if array.dtype == object else []

@@ -186,8 +186,8 @@ class Scale(NamedTuple):
 
         Along an axis with a whole factor, coarse voxels that the box covers only partly are
         included, as in `BoundingBox.coarser`. Along an axis with a fractional factor, the result
-        contains the coarse voxels whose centres are inside the box. With fractional factors, boxes
-        that tile a volume are therefore converted to boxes that tile the volume.
+        contains the coarse voxels whose centres are inside the box. If boxes tile a volume, and all
+        factors are fractional, no two of the converted boxes share a voxel.
 
         Args:
             box: box of fine voxels.
@@ -217,12 +217,12 @@ class Scale(NamedTuple):
         return BoundingBox(Zyx(*starts), Zyx(*map(max, starts, stops)))
 
     def owners(self, voxel: Zyx) -> Iterator[Zyx]:
-        """Yield two fine voxels that represent *voxel*, a coarse voxel.
+        """Yield two fine voxels that overlap *voxel*, a coarse voxel.
 
         If a box contains one of the two fine voxels, `coarser` converts the box to a box that
-        contains *voxel*. Along an axis with a whole factor, the two are the last and the first fine
-        voxel inside *voxel*, in this order. Along an axis with a fractional factor, both are the
-        fine voxel that contains the centre of *voxel*.
+        contains *voxel*. Along an axis with a whole factor, the first result is at the end of
+        *voxel*, and the second result is at its start. Along an axis with a fractional factor, both
+        results contain the centre of *voxel*.
         """
         centre = [(2 * a + 1) * factor // 2 for a, factor in zip(voxel, self, strict=True)]
         covered = self.finer(BoundingBox.from_size(voxel, (1, 1, 1)))
@@ -240,9 +240,9 @@ class Scale(NamedTuple):
         if any(value.denominator != 1 for value in moved):
             needed = [factor.denominator for factor in self]
             msg = (
-                f"an offset of {offset} (zyx) resampled voxels is not a whole number of input "
-                f"voxels, because one resampled voxel is {self} input voxels; use an offset of "
-                f"multiples of {needed} resampled voxels, or put the operator in front of resample"
+                f"the offset {offset} (zyx, in voxels after resample) is not a whole number of "
+                f"voxels before resample, because resample makes voxels {self} times larger; "
+                f"use an offset of multiples of {needed}, or put the operator in front of resample"
             )
             raise GeometryError(msg)
         return Zyx(*map(int, moved))
@@ -375,8 +375,8 @@ class BoundingBox:
     def coarser(self, factor: Iterable[int]) -> BoundingBox:
         """Return the smallest box that covers this box, in voxels that are *factor* times larger.
 
-        Wherever the box begins, coarse voxel k covers the fine voxels from k·factor up to, but not
-        including, (k+1)·factor. Therefore, the start is rounded down and the stop is rounded up.
+        Coarse voxel k covers the fine voxels from k·factor up to, but not including,
+        (k+1)·factor. Therefore, the start is rounded down and the stop is rounded up.
         """
         return BoundingBox(self.start // factor, -(-self.stop // factor))
 

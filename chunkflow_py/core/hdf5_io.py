@@ -1,10 +1,10 @@
 """Read untrusted HDF5 files safely; no other module reads the content of HDF5 files.
 
-An HDF5 file may refer to other files of the machine: the voxels of a dataset may be in another file
-(external storage, virtual datasets), and so may groups and datasets (external links). The HDF5
-library follows such references when it reads or writes. The library also loads plugins for unknown
-filters, and its filters allocate as much memory as a compressed block states. Therefore, this
-module
+An HDF5 file may refer to any other file of the machine. The other file may contain the voxels of a
+dataset (external storage, virtual datasets), or whole groups and datasets (external links). The
+HDF5 library follows these references when it reads or writes. The library also loads plugins for
+unknown filters. A compressed block states its decoded size, and the filters of the library allocate
+that much memory. Therefore, this module
 
 * follows the links of a path itself (`item_at`), and refuses links to other files;
 * accepts only datasets that store their own voxels, in blocks of a limited size;
@@ -307,16 +307,13 @@ class _WatchedFile:
     """A file-like object for HDF5 that records which bytes are read, and refuses large reads."""
 
     def __init__(self, raw: io.FileIO | io.BytesIO) -> None:
-        """Wrap a file that is open for reading."""
         self._raw = raw
         self._ranges: set[tuple[int, int]] = set()
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Move to a position."""
         return self._raw.seek(offset, whence)
 
     def tell(self) -> int:
-        """Return the position."""
         return self._raw.tell()
 
     def read(self, size: int = -1) -> bytes:
@@ -378,7 +375,6 @@ class _Blocks:
     """
 
     def __init__(self, dataset: h5py.Dataset, what: str) -> None:
-        """Find the filters of the dataset."""
         import h5py
         import numpy as np
 
@@ -542,8 +538,8 @@ def unpack(
             size = sum(dataset.nbytes for dataset in found.values())
             if size > _RATIO * len(data) + _RATIO_FROM:
                 msg = (
-                    f"the datasets of {what} have {size} bytes, more than {_RATIO} times the size "
-                    f"of the file, {len(data)} bytes; save the file again"
+                    f"the datasets of {what} have {size} bytes, more than {_RATIO} times the "
+                    f"{len(data)} bytes of the file; save the file again"
                 )
                 raise VolumeError(msg)
             arrays = {

@@ -118,7 +118,10 @@ class Histogram:
         counts, at = whole.counts.copy(), -self.lowest
         zeros = counts[:, 0, at] if 0 <= at < counts.shape[2] else np.zeros(self.channels, int)
         if number and zeros.min() < number:
-            msg = f"a channel has {zeros.min()} voxels of value 0, fewer than {number}"
+            msg = (
+                f"cannot subtract {number} voxels of value 0 from the histogram, because one "
+                f"channel has only {zeros.min()} of them"
+            )
             raise ChunkError(msg)
         if number:
             counts[:, 0, at] -= number
@@ -178,9 +181,9 @@ def histogram_of(
         number = highest - lowest + 1
         if number > _MOST_VALUES:
             msg = (
-                f"voxels of type {array.dtype} range from {lowest} to {highest}, which is more "
-                f"than the {_MOST_VALUES} values that can be counted one by one; give the range of "
-                "the bins with --range LOW HIGH"
+                f"voxels of type {array.dtype} have values from {lowest} to {highest}, but at most "
+                f"{_MOST_VALUES} different values can be counted one by one; give the range of the "
+                "bins with --range LOW HIGH"
             )
             raise ChunkError(msg)
     counts = value_counts(channels, lowest, number, mask, per_section=per_section)

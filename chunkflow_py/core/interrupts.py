@@ -1,7 +1,7 @@
 """Handle stop signals from the start, even before the rest of the package is imported.
 
 Importing the command line takes a fraction of a second. A signal that arrives in that time is
-recorded (`keep_signals`), and a worker then drains as soon as it has started.
+recorded (`keep_signals`), and a worker then stops as soon as it has started.
 """
 
 from __future__ import annotations

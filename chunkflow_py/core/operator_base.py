@@ -65,7 +65,10 @@ class _HookValue:
     def __get__(self, owner: object, kind: type) -> Any:
         if self.values:
             return self.values[0]
-        msg = f"{kind.__name__} declares the hook {self.name}, but has not assigned a value to it"
+        msg = (
+            f"{kind.__name__} declares the hook {self.name}, but has not assigned a value to it; "
+            f"assign self.{self.name} in __init__"
+        )
         raise AttributeError(msg)
 
 
@@ -99,7 +102,7 @@ def with_hooks(**values: Any) -> Callable[[_Function], _Function]:
 if not TYPE_CHECKING:
 
     class default_value:  # noqa: N801  (a decorator)
-        """Mark a method that returns the default of a hook; the hook itself is an attribute."""
+        """Like `property`, for the default of a hook; an object may assign another value."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             self.function = function
@@ -196,9 +199,9 @@ class HookBase:
 class OperatorBase(HookBase, adds_hooks=True):
     """Base class of operators, with all hooks and their defaults.
 
-    For some hooks, the pipeline makes an assumption if an operator does not override them. If an
-    operator overrides such a hook and returns ``None`` for "unknown", the pipeline makes no
-    assumption. `declares` returns whether an operator overrides a hook.
+    If an operator does not override a hook, the pipeline may assume a value. If the operator
+    overrides the hook and returns ``None`` ("unknown"), the pipeline assumes nothing. `declares`
+    returns whether an operator overrides a hook.
     """
 
     # --- before the first task, in the order of the pipeline --------------------------------------

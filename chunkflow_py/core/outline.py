@@ -169,8 +169,9 @@ class ScaledBoxes(Sequence[BoundingBox]):
 def scaled_boxes(boxes: Boxes, scale: Scale) -> Boxes:
     """Convert *boxes* to voxels of another size, as `Scale.coarser` does.
 
-    If *boxes* is a grid and its boxes begin at boundaries of the new voxels, the result is a grid.
-    With fractional factors, the boxes must also end at such boundaries.
+    The result is a grid if *boxes* is a grid whose start and stride are whole numbers of new
+    voxels. If a factor is fractional, the size and ``clip_stop`` of the grid must be whole numbers
+    of new voxels, too. Otherwise, the result is a list or `ScaledBoxes`.
 
     Args:
         boxes: boxes of tasks.

@@ -209,7 +209,10 @@ class Resampling:
         if not result.size:
             return result
         if inside.is_empty:
-            msg = f"input {box} contains no voxel of the volume {domain}"
+            msg = (
+                f"the input box {box} contains no voxel of the volume {domain} (zyx, voxels); "
+                "give an input that intersects the volume"
+            )
             raise GeometryError(msg)
         part = array[(..., *inside.slices(box.start))]
         if self.methods == ("nearest",) * 3:

@@ -1,6 +1,7 @@
 """The engine: cut patches, run the network and blend its output.
 
-Except for input and result, the memory needed does not depend on the size of a box along z.
+The memory of the input and of the result grows with the box. All other memory does not depend on
+the size of the box along z.
 
 ```
 PatchLoader        cut and normalise patches -> batches      (GPU: in another thread)
@@ -66,7 +67,7 @@ class Engine:
     Buffers are allocated once and reused for the next box. `close` ends the threads.
 
     Attributes:
-        device: object with which the engine uses the network's device.
+        device: memory, thread and stream operations of the network's device.
         patches_run: number of patches that the network has run on.
         patches_skipped: number of patches that were not computed, because they are empty or masked.
         patches_found: number of patches whose output another task had already computed.
@@ -87,8 +88,8 @@ class Engine:
             settings: all other settings that decide the output.
             staged: copy input to the device and output to the host in separate threads (default:
                 only on a GPU).
-            device: object with which the engine uses the device of *backend* (default: a `Device`
-                for this device).
+            device: memory, thread and stream operations of the device of *backend* (default:
+                `Device.of` that device).
 
         Raises:
             OptionError: augmentation, an activation or float16 patches are requested, but the
@@ -102,8 +103,8 @@ class Engine:
             if backend.weighted and given:
                 msg = (
                     f"{option} needs values that are not yet multiplied by the blending weights, "
-                    f"but a PatchInferencer returns the products; leave {option} out, or use a "
-                    "model file that defines InstantiatedModel"
+                    "but the PatchInferencer of the model file returns weighted values; leave "
+                    f"{option} out, or use a model file that defines InstantiatedModel"
                 )
                 raise OptionError(msg)
         self.backend = backend
@@ -168,8 +169,8 @@ class Engine:
         """Return whether a patch's output depends on its position in the batch or on other patches.
 
         This is measured: one patch is run at all positions of a batch, and then at the first and
-        at the last position, with zeros or noise at the other positions. The result is true if any
-        two outputs of this patch differ in a bit.
+        at the last position, with zeros or noise at the other positions. The result is true if
+        the outputs of this patch are not all identical, bit by bit.
         """
         return bool(self._thread.submit(self._depends_on_batch).result())
 

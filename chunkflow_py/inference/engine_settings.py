@@ -65,8 +65,8 @@ class EngineSettings:
         augment: average the output over the 16 combinations of flips and a transpose of each patch.
         mask_myelin_threshold: if given, the last channel is a myelin map. The other channels become
             zero where the map is at least this value, and the map is not stored.
-        lower_batch: use smaller batches if the GPU runs out of memory. This changes the compute
-            profile, so results may differ by rounding.
+        lower_batch: use smaller batches if the GPU runs out of memory. The batch size can change
+            rounding, so results may differ slightly.
         skip_empty: do not run the network on patches whose input is zero everywhere; set their
             output to zero.
     """
@@ -160,9 +160,9 @@ class EngineSettings:
         bounded = kind is None or MEANING[kind].bounded or self.activation != "none"
         if self.output_dtype == "uint8" and not bounded:
             msg = (
-                "--output-dtype uint8 scales values from [0, 1] to 0-255, but --output-kind "
-                f"{kind}{whose} is unbounded; use --output-dtype float16 or float32, or "
-                "--activation sigmoid or softmax"
+                "--output-dtype uint8 scales values from [0, 1] to 0-255, but values of "
+                f"--output-kind {kind}{whose} are unbounded; use --output-dtype float16 or "
+                "float32, or --activation sigmoid or softmax"
             )
             raise OptionError(msg)
         regions = len(self.region_labels)

@@ -67,10 +67,11 @@ class Inferencer(OperatorBase):
     Attributes:
         placement: chooses the patches and the output box of a chunk; contains the engine settings.
         network: arguments of `chunkflow_py.inference.backend_factory.create_backend`.
-        patch_divisor: overrides `Backend.divisor` (zyx, voxels).
-        mask: function that receives the box of a chunk and the voxel size, and returns a second
-            function. The second function receives the output box of a patch and returns whether to
-            run the network on the patch. The output of other patches is zero.
+        patch_divisor: three numbers of voxels, zyx. Patch sizes and steps between patches should be
+            multiples of these numbers (default: `Backend.divisor` of the network).
+        mask: function that receives the box and the voxel size of a chunk, and returns a filter of
+            patches. The filter is a function that receives the output box of a patch and returns
+            whether to run the network on the patch. The output of other patches is zero.
         warn_of_dtype: warn if the default normalisation divides integers of more than 8 bits by the
             largest integer of their dtype.
         model_voxel_size_nm: voxel size that the network was trained with, nanometres, zyx (default:
@@ -82,9 +83,10 @@ class Inferencer(OperatorBase):
             to the path of the local copy.
         origins: addresses that the operator reads in addition to the chunks. The pipeline must not
             write to these addresses.
-        report_precision: log the compute profile when the first chunk is processed. Also log how
-            much the results differ from those of PyTorch in float32 without TF32 and compilation,
-            unless the network runs with exactly these settings.
+        report_precision: log the compute profile (machine properties and settings that can change
+            the output) when the first chunk is processed. Also log how much the output differs from
+            that of PyTorch in float32 without TF32 and without compilation. The difference is not
+            logged if the network itself runs in this way.
         on_progress: function that is called with the number of patches done and the number of all
             patches.
         part_store: where tasks exchange outputs of patches; ``None`` if each task computes all its
@@ -150,7 +152,7 @@ class Inferencer(OperatorBase):
     @property
     @hook
     def profile(self) -> dict[str, str] | None:
-        """Compute profile; ``None`` until the network is loaded."""
+        """Machine properties and settings that can change the output; ``None`` before loading."""
         if self.engine is None:
             return None
         self.engine.wait_until_idle()  # until then it may be compiled, which changes the profile
@@ -289,7 +291,10 @@ class Inferencer(OperatorBase):
 
     @hook
     def memory(self, _: Zyx | None) -> OperatorMemory | None:
-        """Return the memory of a task, without chunks, weights, libraries; ``None`` if unknown."""
+        """Return the memory that a task needs; ``None`` if unknown.
+
+        Input and output chunks, weights and libraries are not counted.
+        """
         if self._workload is None:
             return None
         expected = estimate_memory(self._workload)
@@ -380,8 +385,8 @@ class Inferencer(OperatorBase):
             name of each output to such a chunk.
 
         Raises:
-            GeometryError: the chunk does not contain the required input, and the option ``grid`` is
-                not ``auto``.
+            GeometryError: the chunk does not contain the required input, and ``--grid`` is not
+                ``auto``.
             ModelError: the network failed.
         """
         stop = Event()
@@ -488,7 +493,7 @@ class Inferencer(OperatorBase):
                 "--expand-margin-size auto avoids this"
             )
         if self._tasks is None and (small := self._small_tasks):
-            return f"{small}; tasks of at least a patch avoid this"
+            return f"{small}; tasks at least as large as an output patch avoid this"
         if batch_size not in self._identities and engine.depends_on_batch():
             return (
                 "the output of a patch depends on the other patches of its batch; --batch-size 1 "
@@ -580,7 +585,7 @@ class Inferencer(OperatorBase):
         if any(short):
             self.placement.warn_once(
                 "small",
-                f"domain {grid.domain} is smaller than the patch {need} (zyx, voxels) and is "
+                f"image box {grid.domain} is smaller than the patch {need} (zyx, voxels) and is "
                 f"padded ({grid.pad})",
             )
         divisor = self.patch_divisor or engine.backend.divisor

@@ -352,7 +352,7 @@ def lowered_batch(batch_size: int, smaller: int) -> str:
     """Return the warning for a run that continues with *smaller* patches per batch."""
     return (
         f"--batch-size {batch_size} did not fit into memory; continuing with batches of {smaller}. "
-        "The compute profile has changed, so results may differ by rounding from earlier results"
+        "The batch size can change rounding, so results may differ slightly from earlier results"
     )
 
 

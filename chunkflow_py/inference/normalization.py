@@ -196,7 +196,7 @@ def create_normalizer(
     if joint and len(set(pairs)) > 1:
         msg = (
             f"the network needs all channels normalised together, but the statistics in "
-            f"{source} differ; give every channel the statistics over all channels"
+            f"{source} differ between channels; give every channel the statistics over all channels"
         )
         raise OptionError(msg)
     shifts, divisors = zip(*pairs, strict=True)

@@ -108,7 +108,7 @@ def test_large_sections_are_counted_the_same():
         (np.zeros((1, 1, 2), np.float32), "float32 .*--range LOW HIGH"),
         (
             np.array([[[0, 70000]]], np.uint32),
-            "from 0 to 70000, which is more than the 65536 values",
+            "from 0 to 70000, but at most 65536 different values",
         ),
     ],
 )

@@ -973,4 +973,4 @@ def test_lower_batch_goes_on_with_a_warning_and_the_same_result(caplog):
     np.testing.assert_array_equal(engine.run(image, box), expected)
     np.testing.assert_array_equal(engine.run(image, box), expected)
     assert {shape[0] for shape in network.shapes} == {2}
-    assert caplog.text.count("continuing with batches of 2. The compute profile has changed") == 1
+    assert caplog.text.count("continuing with batches of 2. The batch size can change") == 1

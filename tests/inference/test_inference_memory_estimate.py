@@ -306,7 +306,7 @@ def test_what_is_said_when_memory_ends():
     assert "--batch-size 8" in text
     assert "--batch-size 4, or --lower-batch" in text
     assert "--input-patch-size" in out_of_memory(torch.device("cuda"), 1, None)
-    assert "compute profile" in lowered_batch(8, 4)
+    assert "can change rounding" in lowered_batch(8, 4)
 
 
 MEGABYTE = 1 << 20

@@ -215,8 +215,9 @@ def _sliding_window(here: ConfigField) -> SlidingWindow | None:
     size = _three(here["roi_size"], [each.integer() for each in _items(here["roi_size"])])
     if min(size) < 1 or max(size) > _LARGEST_PATCH:
         here["roi_size"].refuse(
-            f"each size must be 1 to {_LARGEST_PATCH}, because tasks see only chunks of the "
-            "image; write the patch size that the network was trained with"
+            f"each size must be 1 to {_LARGEST_PATCH}; a patch cannot span the whole image, "
+            "because a task loads only a chunk of the image; write the patch size that the network "
+            "was trained with"
         )
     shares = (
         _three(here["overlap"], [each.number() for each in _items(here["overlap"])])

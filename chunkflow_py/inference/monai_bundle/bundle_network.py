@@ -121,8 +121,8 @@ def network_class(definition: ConfigField) -> tuple[str, str]:
         return "torch.nn", name
     if module not in {"", "monai.networks.nets"} and not module.startswith("monai.networks.nets."):
         definition["_target_"].refuse(
-            "only networks of monai.networks.nets and torch.nn can be made, because other classes "
-            "are code of the bundle; use one of them"
+            "only networks of monai.networks.nets and torch.nn can be made, because Python code "
+            "in the bundle is never run; use one of them"
         )
     if name.casefold() not in _SPELLINGS:
         definition["_target_"].refuse(

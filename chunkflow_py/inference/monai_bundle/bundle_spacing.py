@@ -5,10 +5,11 @@ image      7 voxels of 2 mm     0   1   2   3   4   5   6      centres of the vo
 network    5 voxels of 3 mm     0     1     2     3     4      round(6 · 2 / 3 + 1) = 5
 ```
 
-The centres of the first voxels coincide, and the centres of the other voxels follow at the voxel
-size of the network. Along an axis that `Orientation` has flipped before, the centres of the last
-voxels coincide instead. The image is interpolated linearly and not smoothed, and the voxels at its
-bounds are repeated. `Spacing` of MONAI 1.6 does the same with its default options.
+The centres of the first voxels of both grids coincide. In the network's grid, neighbouring centres
+are one voxel size of the network apart. Along an axis that `Orientation` has flipped before, the
+centres of the last voxels coincide instead. The image is interpolated linearly and not smoothed,
+and the voxels at its bounds are repeated. `Spacing` of MONAI 1.6 does the same with its default
+options.
 """
 
 from __future__ import annotations

@@ -45,20 +45,20 @@ _DONE_BY_PIPELINE = {
     "SaveImage", "Invert", "SelectItems", "DeleteItems", "ToNumpy",
 }  # fmt: skip
 _ALTERNATIVES = {
-    "CropForeground": "the foreground is that of the whole image: choose the region to process "
-    "with generate-tasks --roi-start and --roi-size",
+    "CropForeground": "it needs the whole image, but a task loads only a chunk: choose the region "
+    "to process with generate-tasks --roi-start and --roi-size",
     "Resize": "it changes the size of the whole image: resample the volume to the size that the "
     "network expects",
-    "Zoom": "it changes the voxel size: resample the volume before",
+    "Zoom": "it changes the voxel size: resample the volume before inference",
     "ResizeWithPadOrCrop": "it needs the size of the whole image: --pad fills patches beyond the "
     "border of the volume",
     "SpatialPad": "patches beyond the border of the volume are filled by --pad",
     "BorderPad": "patches beyond the border of the volume are filled by --pad",
     "DivisiblePad": "patches beyond the border of the volume are filled by --pad",
-    "KeepLargestConnectedComponent": "the largest component is that of the whole volume: use "
-    "connected-components, link-labels and filter-labels after inference (docs/labels.md)",
-    "RemoveSmallObjects": "objects cross tasks: use connected-components, link-labels and "
-    "filter-labels after inference (docs/labels.md)",
+    "KeepLargestConnectedComponent": "it needs the whole volume, but a task loads only a chunk: "
+    "use connected-components, link-labels and filter-labels after inference (docs/labels.md)",
+    "RemoveSmallObjects": "an object may extend over several tasks: use connected-components, "
+    "link-labels and filter-labels after inference (docs/labels.md)",
     "FillHoles": "use fill-segmentation-holes after inference",
     "GaussianSmooth": "use gaussian-filter before inference",
     "MedianSmooth": "use median-filter before inference",
@@ -421,8 +421,8 @@ def preprocessing(transforms: list[ConfigField], bundle: str, channels: int) -> 
             if own is not None and steps:
                 _refuse(
                     here,
-                    "it uses statistics of the whole image after other transforms, which a "
-                    "statistics file does not have: write its numbers into the config",
+                    "it needs statistics of the image after other transforms, but a statistics "
+                    "file describes the image before them: write the numbers into the config",
                 )
             need = need or own
             steps.append(step)
@@ -480,7 +480,7 @@ def _read_discrete(here: ConfigField, found: Postprocessing) -> None:
         threshold = here["threshold"].number()
         _refuse(
             here,
-            "the result is thresholded by an operator: add threshold --threshold "
+            "an operator must apply the threshold: add threshold --threshold "
             f"{threshold:g} after inference",
         )
     for key in ("to_onehot", "rounding"):
@@ -574,7 +574,8 @@ def _for_channels(
     numbers = here.numbers()
     if len(numbers) != 1 and (joint or len(numbers) != channels):
         here.refuse(
-            f"it must be one number, or with channel_wise one for each of {channels} channels"
+            f"it must be one number; if channel_wise is true, {channels} numbers (one for each "
+            "channel) are valid as well"
         )
     if positive and min(numbers) <= 0:
         here.refuse("it must be above 0")

@@ -243,7 +243,7 @@ def _plan(
     if not isinstance(plans.get("configurations"), dict) or "transpose_forward" not in plans:
         msg = (
             f"plans.json of model {path} lacks 'configurations' or 'transpose_forward', so the "
-            "plan is not of nnU-Net v2; convert or retrain the model with nnU-Net v2"
+            "plan was not made by nnU-Net v2; convert or retrain the model with nnU-Net v2"
         )
         raise ModelError(msg)
     found = _inherited(path, plans["configurations"], configuration)
@@ -377,7 +377,7 @@ def _architecture(
     else:
         msg = (
             f"the configuration in plans.json of model {path} has neither 'architecture' nor "
-            "'UNet_class_name', so the plan is not of nnU-Net v2; give a model of nnU-Net v2"
+            "'UNet_class_name', so nnU-Net v2 did not write it; give a model of nnU-Net v2"
         )
         raise ModelError(msg)
     if name not in ARCHITECTURES:
@@ -423,7 +423,7 @@ def _normalization(
     if len(schemes) != channels:
         msg = (
             f"plans.json of model {path} normalises {len(schemes)} channels, but dataset.json has "
-            f"{channels} channels; give both files of one training"
+            f"{channels} channels; give the plans.json and dataset.json of the same training"
         )
         raise ModelError(msg)
     masks = found.get("use_mask_for_norm", [False] * channels)
@@ -434,8 +434,8 @@ def _normalization(
         if scheme not in _SCHEMES:
             msg = (
                 f"model {path} normalises with {scheme}, but only {', '.join(_SCHEMES)} are "
-                "supported; change the scheme in a copy of plans.json to one that gives equal "
-                "values"
+                "supported; change the scheme in a copy of plans.json to a supported scheme that "
+                "gives the same normalised values"
             )
             raise ModelError(msg)
     key = "foreground_intensity_properties_per_channel"
