@@ -64,7 +64,7 @@ class Cutout:
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the options specify an explicit cut."""
+        """Whether the start, the stop or the size of the cut is given."""
         return not (self.start is None and self.stop is None and self.size is None)
 
     def negotiate(self, required: Callable[[BoundingBox, BoundingBox], BoundingBox]) -> None:

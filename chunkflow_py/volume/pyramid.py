@@ -439,7 +439,7 @@ class FinerReader(OperatorBase):
 
 
 def within(chunk: Chunk, bounds: BoundingBox) -> Chunk:
-    """Return *chunk* as a part of a volume with these *bounds*."""
+    """Return a chunk with the voxels and position of *chunk*, and the domain *bounds*."""
     from chunkflow_py.core.chunk import Chunk
 
     place = (chunk.voxel_offset, chunk.voxel_size_nm, chunk.kind)
