@@ -54,7 +54,8 @@ def convert(array: NDArray[Any], dtype: DTypeLike, kind: Kind | None) -> NDArray
     Args:
         array: array of any shape and real dtype; not modified.
         dtype: dtype of the result: bool, integer or float.
-        kind: meaning of the voxels, which decides whether a float array is a map.
+        kind: meaning of the voxels. For uint8 and uint16, floats of a probability or affinity map
+            are scaled from [0, 1] to the range of the dtype; other floats are rounded.
 
     Raises:
         ChunkError: a value does not fit into *dtype*.
