@@ -18,8 +18,9 @@ from chunkflow_py.errors import AlignmentError, OptionError, VolumeError
 from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.engine.block_sizes import fitting_block, shard_for_memory
 from chunkflow_py.volume.location import Location, volume_name
-from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec, check_alignment, names_of
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec, names_of
 from chunkflow_py.volume.write_checks import check_leave_to_write, check_new
+from chunkflow_py.volume.write_units import check_alignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -20,9 +20,10 @@ from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.engine.block_sizes import common_unit
 from chunkflow_py.volume.labelling import Labelling, LabellingRecords
 from chunkflow_py.volume.location import Location, volume_name
-from chunkflow_py.volume.protocol import check_alignment, coarser
+from chunkflow_py.volume.protocol import coarser
 from chunkflow_py.volume.saver import VolumeSaver
 from chunkflow_py.volume.task_box import BoxCheck, stored_inside
+from chunkflow_py.volume.write_units import check_alignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -29,8 +29,9 @@ from chunkflow_py.errors import AlignmentError, OptionError, VolumeError, Volume
 from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.downsample import Mode, downsample
 from chunkflow_py.volume.location import Location, level_name, volume_name
-from chunkflow_py.volume.protocol import VolumeOptions, check_disjoint
+from chunkflow_py.volume.protocol import VolumeOptions
 from chunkflow_py.volume.task_box import BoxCheck, stored_inside
+from chunkflow_py.volume.write_units import check_disjoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

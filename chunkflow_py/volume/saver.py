@@ -37,7 +37,7 @@ from chunkflow_py.volume import create_volume, open_volume
 from chunkflow_py.volume.engine.block_sizes import fitting_block
 from chunkflow_py.volume.location import Location, level_name, volume_name
 from chunkflow_py.volume.new_volume import known_names, plan_blocks, shape_bounds, times_for
-from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec, check_alignment
+from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec
 from chunkflow_py.volume.write_checks import (
     check_added_level,
     check_asked,
@@ -49,6 +49,7 @@ from chunkflow_py.volume.write_checks import (
     check_voxels,
     fitted,
 )
+from chunkflow_py.volume.write_units import check_alignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

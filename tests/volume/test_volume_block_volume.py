@@ -16,7 +16,8 @@ from chunkflow_py.errors import AlignmentError, VolumeError
 from chunkflow_py.store import open_store
 from chunkflow_py.volume.engine.block_layout import BlockLayout
 from chunkflow_py.volume.engine.block_volume import BlockVolume, counting
-from chunkflow_py.volume.protocol import VolumeOptions, check_alignment, check_disjoint
+from chunkflow_py.volume.protocol import VolumeOptions
+from chunkflow_py.volume.write_units import check_alignment, check_disjoint
 
 OFFSET = Zyx(-3, 5, 1000)
 
