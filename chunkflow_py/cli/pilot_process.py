@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chunkflow_py.core.allocator import keep_freed_memory, sleep_while_waiting
+from chunkflow_py.core.temporary_folders import end_process
 from chunkflow_py.errors import ChunkflowError, OptionError
 
 NAME = "chunkflow_py.cli.pilot_process"  # of this module
@@ -37,7 +38,7 @@ def main() -> None:
         message = str(error) if ours else f"{type(error).__name__}: {error}"
         refused = isinstance(error, OptionError)
         send({"event": "failure", "failure": message, "refused": refused})
-    os._exit(0)  # without waiting for unfinished tasks
+    end_process(0)  # without waiting for unfinished tasks
 
 
 def _run(request: dict[str, Any], send: Any) -> None:

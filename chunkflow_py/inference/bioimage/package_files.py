@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import shutil
-import tempfile
 import zipfile
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from chunkflow_py.core.temporary_folders import temporary_folder
 from chunkflow_py.errors import ModelError, needs_extra
 
 NAMES = ("rdf.yaml", "bioimageio.yaml", "model.yaml")
@@ -125,8 +123,7 @@ class PackageFiles:
         if self._zip is None:
             return self._folder / name
         if self._unpacked is None:
-            self._unpacked = Path(tempfile.mkdtemp(prefix="chunkflow_model_"))
-            atexit.register(shutil.rmtree, self._unpacked, ignore_errors=True)
+            self._unpacked = temporary_folder("chunkflow_model_")
         file = self._unpacked / name
         if not file.exists():
             with zipfile.ZipFile(self._zip) as archive:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import hashlib
-import shutil
-import tempfile
 import zipfile
 import zlib
 from importlib import import_module
@@ -13,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chunkflow_py.core.decoding import parse_json
+from chunkflow_py.core.temporary_folders import temporary_folder
 from chunkflow_py.errors import ModelError, needs_extra
 
 if TYPE_CHECKING:
@@ -112,8 +110,7 @@ class BundleFiles:
         if self._place.is_dir():
             return self._place / name
         if self._unpacked is None:
-            self._unpacked = Path(tempfile.mkdtemp(prefix="chunkflow_bundle_"))
-            atexit.register(shutil.rmtree, self._unpacked, ignore_errors=True)
+            self._unpacked = temporary_folder("chunkflow_bundle_")
         # Never the name from the archive, which may lead out of the folder.
         file = self._unpacked / name.replace("/", "_")
         if not file.exists():

@@ -32,6 +32,7 @@ from chunkflow_py.core.geometry import Region
 from chunkflow_py.core.interrupts import STOP, leave_closed_terminal
 from chunkflow_py.core.operator_base import SourceBase, hook, hook_value
 from chunkflow_py.core.task import Skip, Task
+from chunkflow_py.core.temporary_folders import end_process
 from chunkflow_py.errors import LeaseLostError, OptionError
 from chunkflow_py.pipeline.overlap import stages_of
 from chunkflow_py.pipeline.pipeline import Listener
@@ -289,7 +290,7 @@ def process_main(connection: Connection, pickled: bytes, options: ProcessOptions
     sender.close()
     if status:
         # Do not wait for threads of the pipeline: their results are not needed any more.
-        os._exit(status)
+        end_process(status)
 
 
 def _set_up(options: ProcessOptions) -> None:
@@ -325,7 +326,7 @@ def _run_pipeline(pickled: bytes, feed: TaskFeed, sender: Sender, board: Progres
             if ended.fault and ended.fault.breaks_process:
                 sender.send(PipelineBroken(ended.fault))
                 sender.close()
-                os._exit(1)  # the board still shows this task in its operator, for the blame
+                end_process(1)  # the board still shows this task in its operator, for the blame
             board.end(task.lease.slot)
             feed.forget(task.lease)
             sender.send(ended)
