@@ -17,7 +17,7 @@ import numpy as np
 from chunkflow_py.core.annotations import Annotations, Property, Relation
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.store import open_store
-from chunkflow_py.volume.precomputed.annotation_parts import Part, part_key
+from chunkflow_py.volume.precomputed.annotation_parts import AnnotationPart, part_key
 
 PER_TASK, EDGE = 10_000, 1024  # points, voxels
 SEGMENTS = 1_000_000
@@ -46,7 +46,7 @@ def store_parts(folder: str, count: int) -> None:
             relations=(Relation.to_one("segment", rng.integers(1, SEGMENTS, PER_TASK)),),
         )
         box = BoundingBox.from_size(Zyx.of(cell.tolist()), Zyx(EDGE, EDGE, EDGE))
-        parts.put(part_key(box), Part(annotations, bounds, tasks).encoded())
+        parts.put(part_key(box), AnnotationPart(annotations, bounds, tasks).encoded())
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from chunkflow_py.cli.command_parts import Part
+    from chunkflow_py.cli.command_parts import CommandPart
     from chunkflow_py.core.chunk import Chunk, Kind
     from chunkflow_py.pipeline.pipeline import Listener
     from chunkflow_py.planning.run_plan import RunPlan
@@ -132,8 +132,8 @@ class Pipeline(base.Pipeline):
         directory = RunDirectory.parse(run or default_run(steps[-1].operators))
         return submit(directory, steps, queue or default_queue(directory.url), **options)
 
-    def _parts(self) -> list[Part]:
-        from chunkflow_py.cli.command_parts import Part
+    def _parts(self) -> list[CommandPart]:
+        from chunkflow_py.cli.command_parts import CommandPart
 
         for each in self._typed:
             if not each.argv:
@@ -144,7 +144,7 @@ class Pipeline(base.Pipeline):
                     "pipeline in this process"
                 )
                 raise OptionError(msg)
-        return [Part(each, each.argv) for each in self._typed]
+        return [CommandPart(each, each.argv) for each in self._typed]
 
 
 def predict(

@@ -63,7 +63,7 @@ _COMMAND = re.compile(
 
 
 @dataclass(frozen=True)
-class Entry:
+class CommandEntry:
     """One command in the list of `chunkflow --help`.
 
     Attributes:
@@ -115,9 +115,9 @@ def path_of(name: str) -> str:
     return os.path.join(folder, f"{name.replace('-', '_')}.py")  # noqa: PTH118
 
 
-def by_section() -> dict[str, list[Entry]]:
+def by_section() -> dict[str, list[CommandEntry]]:
     """Return a dict from section title to the commands of the section, as `--help` lists them."""
-    sections: dict[str, list[Entry]] = {kind: [] for kind in SECTIONS}
+    sections: dict[str, list[CommandEntry]] = {kind: [] for kind in SECTIONS}
     for name in (*commands(), *more()):
         entry = describe(name)
         sections[entry.kind].append(entry)
@@ -130,8 +130,8 @@ def by_section() -> dict[str, list[Entry]]:
 
 
 @cache
-def describe(name: str) -> Entry:
-    """Return the `Entry` of the command *name*, without importing the command.
+def describe(name: str) -> CommandEntry:
+    """Return the `CommandEntry` of the command *name*, without importing the command.
 
     Raises:
         ValueError: the file of the command has no decorated function ``command``.
@@ -145,10 +145,10 @@ def describe(name: str) -> Entry:
     except ValueError:  # reported when the command is used
         pass
     package = installed_operators.installed()[name].split(".")[0]
-    return Entry(name, "items", f"Operator of the package {package}.")
+    return CommandEntry(name, "items", f"Operator of the package {package}.")
 
 
-def _describe(name: str, path: str | Path) -> Entry:
+def _describe(name: str, path: str | Path) -> CommandEntry:
     with open(path, encoding="utf-8") as file:  # noqa: PTH123
         text = file.read()
     summary, section = _SUMMARY.match(text), _SECTION.search(text)
@@ -160,7 +160,7 @@ def _describe(name: str, path: str | Path) -> Entry:
             "@operator, @source or @subcommand"
         )
         raise ValueError(msg)
-    return Entry(name, section[1] if section else kind, summary[1] if summary else "")
+    return CommandEntry(name, section[1] if section else kind, summary[1] if summary else "")
 
 
 def load(name: str) -> click.Command:

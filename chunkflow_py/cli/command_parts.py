@@ -24,7 +24,7 @@ _TAILS = "chunkflow_py.tails"
 
 
 @dataclass(frozen=True)
-class Part:
+class CommandPart:
     """One command of a command line.
 
     Attributes:
@@ -47,8 +47,10 @@ def last_tail(ctx: click.Context) -> tuple[str, ...]:
     return tails[-1] if tails else ()
 
 
-def parts_of(ctx: click.Context, commands: Sequence[Operator | Source | Subcommand]) -> list[Part]:
-    """Return a `Part` for each of *commands*, with the arguments of the command as typed.
+def parts_of(
+    ctx: click.Context, commands: Sequence[Operator | Source | Subcommand]
+) -> list[CommandPart]:
+    """Return a `CommandPart` for each of *commands*, with the arguments of the command as typed.
 
     Args:
         ctx: context of the command line.
@@ -57,7 +59,7 @@ def parts_of(ctx: click.Context, commands: Sequence[Operator | Source | Subcomma
     tails: list[tuple[str, ...]] = ctx.meta[_TAILS]
     ends = [*map(len, tails[1:]), 0]
     argv = [tail[: len(tail) - end] for tail, end in zip(tails, ends, strict=True)]
-    return [Part(*each) for each in zip(commands, argv, strict=True)]
+    return [CommandPart(*each) for each in zip(commands, argv, strict=True)]
 
 
 def check_source_first(commands: Sequence[Operator | Source | Subcommand]) -> None:

@@ -18,7 +18,7 @@ from chunkflow_py.run.worker.worker import PipelineSource, enter_folder
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from chunkflow_py.cli.command_parts import Part
+    from chunkflow_py.cli.command_parts import CommandPart
     from chunkflow_py.pipeline.pipeline import Pipeline
     from chunkflow_py.run.run_directory import RunDirectory
     from chunkflow_py.run.worker.worker import WorkOptions
@@ -28,7 +28,7 @@ THEN = "then"  # the subcommand that separates the steps of a run
 
 
 def step_pipelines(
-    parts: Sequence[Part], first: str | None, *, mip: int, device_class: str
+    parts: Sequence[CommandPart], first: str | None, *, mip: int, device_class: str
 ) -> list[StepPipeline]:
     """Split a command line at each ``then``, and return the pipeline of each step of the run.
 
@@ -43,7 +43,7 @@ def step_pipelines(
         OptionError: a step has no operators, does not begin with a source, contains a subcommand,
             or sends its tasks to a queue or file.
     """
-    groups: list[tuple[str | None, list[Part]]] = [(first, [])]
+    groups: list[tuple[str | None, list[CommandPart]]] = [(first, [])]
     for part in parts:
         if isinstance(part.command, Subcommand) and part.command.name == THEN:
             groups.append((part.command.act(), []))

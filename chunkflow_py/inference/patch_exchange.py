@@ -101,7 +101,7 @@ class PartsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Part:
+class PatchPart:
     """The network's output for a patch, on a box inside this patch.
 
     Attributes:
@@ -126,7 +126,7 @@ class Part:
         return self.values
 
 
-def packed(parts: Sequence[Part]) -> bytes:
+def packed(parts: Sequence[PatchPart]) -> bytes:
     """Return the bytes of one object that contains parts.
 
     The object consists of a header, one entry for each part, a digest of header and entries, and
@@ -210,7 +210,7 @@ class PackedParts:
             msg = f"the object has {len(content)} bytes instead of {start}"
             raise PartsError(DAMAGED, msg)
 
-    def find(self, patch: Zyx, box: BoundingBox, key: bytes) -> Part | None:
+    def find(self, patch: Zyx, box: BoundingBox, key: bytes) -> PatchPart | None:
         """Return the part of one patch; ``None`` if the object contains no part of this patch.
 
         Args:
@@ -234,7 +234,7 @@ class PackedParts:
             raise PartsError(FOREIGN, msg)
         return self.part(entry)
 
-    def part(self, entry: PartEntry) -> Part:
+    def part(self, entry: PartEntry) -> PatchPart:
         """Check and return the part that *entry* describes.
 
         Raises:
@@ -245,7 +245,9 @@ class PackedParts:
             msg = f"the part of the patch at {entry.patch} is damaged"
             raise PartsError(DAMAGED, msg)
         values = torch.frombuffer(content, dtype=self._dtype)
-        return Part(entry.patch, entry.box, entry.key, values.view(self._channels, *entry.box.size))
+        return PatchPart(
+            entry.patch, entry.box, entry.key, values.view(self._channels, *entry.box.size)
+        )
 
 
 class PartStore(Protocol):
@@ -492,7 +494,7 @@ class PatchExchange:
             arrived.record()
         return host, arrived
 
-    def upload(self, part: Part, target: torch.Tensor) -> None:
+    def upload(self, part: PatchPart, target: torch.Tensor) -> None:
         """Queue a copy of the values of a part to *target* on the current stream of the device."""
         values = part.arrived_values()
         if not self._device.asynchronous:
@@ -508,7 +510,7 @@ class PatchExchange:
         read.record()
         self._staged.append((buffer, read))
 
-    def kept(self, producer: str, consumer: str, patch: Zyx) -> Part | None:
+    def kept(self, producer: str, consumer: str, patch: Zyx) -> PatchPart | None:
         """Return the part that a task of this process keeps in memory for another task.
 
         The result is ``None`` if there is no such part.
@@ -521,7 +523,7 @@ class PatchExchange:
         task = self._tasks.get(producer)
         return None if task is None else task.kept(consumer, patch)
 
-    def write(self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]]) -> None:
+    def write(self, task: TaskExchange, consumers: Mapping[str, Sequence[PatchPart]]) -> None:
         """Pass the parts of a task to the store, one object for each consumer.
 
         A thread does this work, because the store may first have to look up which consumers still
@@ -544,13 +546,13 @@ class PatchExchange:
         self._passing.submit(self._pass_later, task, consumers, size)
 
     def _pass_later(
-        self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]], size: int
+        self, task: TaskExchange, consumers: Mapping[str, Sequence[PatchPart]], size: int
     ) -> None:
         self._pass(task, consumers)
         with self._lock:
             self._passing_bytes -= size
 
-    def _pass(self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]]) -> None:
+    def _pass(self, task: TaskExchange, consumers: Mapping[str, Sequence[PatchPart]]) -> None:
         self._weigh()
         try:
             if not self.has_ended and not self._has_failed:
@@ -565,7 +567,7 @@ class PatchExchange:
         # From now on the parts are in the store, and no longer in *task*: see `TaskExchange.look`.
         self.tasks_passed += 1
 
-    def _write(self, task: TaskExchange, consumers: Mapping[str, Sequence[Part]]) -> None:
+    def _write(self, task: TaskExchange, consumers: Mapping[str, Sequence[PatchPart]]) -> None:
         for name in self._store.unfinished(list(consumers)):
             parts = consumers[name]
             size = sum(part.values.nbytes for part in parts)
@@ -653,7 +655,7 @@ class TaskExchange:
     is_current: Callable[[], bool]
     _packs: dict[str, PackedParts | None] = field(default_factory=dict, init=False)
     _reads: list[Future[None]] = field(default_factory=list, init=False)
-    _kept: dict[str, dict[Zyx, Part]] = field(default_factory=dict, init=False)
+    _kept: dict[str, dict[Zyx, PatchPart]] = field(default_factory=dict, init=False)
     _patience_s: float | None = field(default=None, init=False)
     _looked: tuple[int, int] | None = field(default=None, init=False)
     _foreign: set[str] = field(default_factory=set, init=False)
@@ -714,7 +716,7 @@ class TaskExchange:
         """Return the key of a patch: a digest of `identity` and of *values*, the patch's input."""
         return digest_of(self.identity, np.ascontiguousarray(values).data)
 
-    def find(self, patch: BoundingBox, key: bytes) -> Part | None:
+    def find(self, patch: BoundingBox, key: bytes) -> PatchPart | None:
         """Return a patch's part from the task that computed it; ``None`` if no part is usable.
 
         Args:
@@ -766,9 +768,9 @@ class TaskExchange:
             box = patch.intersection(self.neighbours[name])
             part, arrived = self.exchange.copied(values[(slice(None), *box.slices(patch.start))])
             parts = self._kept.setdefault(name, {})
-            parts[patch.start] = Part(patch.start, box, key, part, arrived)
+            parts[patch.start] = PatchPart(patch.start, box, key, part, arrived)
 
-    def kept(self, consumer: str, patch: Zyx) -> Part | None:
+    def kept(self, consumer: str, patch: Zyx) -> PatchPart | None:
         """Return the part of a patch that this task keeps in memory for another task.
 
         The result is ``None`` if there is no such part.

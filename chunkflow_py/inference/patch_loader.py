@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from chunkflow_py.core.geometry import BoundingBox
     from chunkflow_py.inference.device_streams import Device
-    from chunkflow_py.inference.patch_exchange import Part, TaskExchange
+    from chunkflow_py.inference.patch_exchange import PatchPart, TaskExchange
     from chunkflow_py.inference.patch_grid import PatchGrid
 
     Scale = Callable[[NDArray[Any], NDArray[np.float32]], None]
@@ -60,7 +60,7 @@ class Step(NamedTuple):
 
     patch: BoundingBox
     place: int | None = None
-    part: Part | None = None
+    part: PatchPart | None = None
     key: bytes | None = None
 
 

@@ -27,7 +27,7 @@ SECTION = "segment"
 )
 @makes(lambda read: read)
 def fill_segmentation_holes(chunk: Chunk) -> Chunk:
-    """Return *chunk* with all holes filled; see `segmentation.labels.objects.fill_holes`.
+    """Return *chunk* with all holes filled; see `segmentation.labels.object_selection.fill_holes`.
 
     Args:
         chunk: (z, y, x) or (1, z, y, x) labels or a mask, of any integer type; 0 is background.
@@ -40,7 +40,7 @@ def fill_segmentation_holes(chunk: Chunk) -> Chunk:
         MissingExtraError: the library cc3d is not installed.
     """
     from chunkflow_py.segmentation.labels.components import single_channel
-    from chunkflow_py.segmentation.labels.objects import fill_holes
+    from chunkflow_py.segmentation.labels.object_selection import fill_holes
 
     labels = single_channel(chunk.array)
     with needs_extra("segmentation", "fill-segmentation-holes"):

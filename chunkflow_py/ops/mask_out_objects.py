@@ -46,7 +46,7 @@ def mask_out_objects(
         MissingExtraError: the library fastremap is not installed.
     """
     from chunkflow_py.segmentation.labels.components import single_channel
-    from chunkflow_py.segmentation.labels.objects import mask_out
+    from chunkflow_py.segmentation.labels.object_selection import mask_out
 
     single_channel(chunk.array)
     with needs_extra("segmentation", "mask-out-objects"):
@@ -100,7 +100,7 @@ class ObjectMasker(OperatorBase):
         """
         text = self.selected_obj_ids
         if text is not None:
-            from chunkflow_py.segmentation.labels.objects import ids_of_text, read_ids
+            from chunkflow_py.segmentation.labels.object_selection import ids_of_text, read_ids
             from chunkflow_py.store import open_store
 
             folder, _, name = text.rpartition("/")
@@ -131,7 +131,7 @@ def command(dust_size_threshold: int | None, selected_obj_ids: str | None) -> Ob
     """Check the ids if they are given as a list, and return the operator."""
     check_extra("segmentation", "mask-out-objects", "fastremap")
     if selected_obj_ids is not None and not selected_obj_ids.endswith(".json"):
-        from chunkflow_py.segmentation.labels.objects import ids_of_text
+        from chunkflow_py.segmentation.labels.object_selection import ids_of_text
 
         ids_of_text(selected_obj_ids)
     return ObjectMasker(dust_size_threshold, selected_obj_ids)

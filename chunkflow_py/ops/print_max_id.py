@@ -28,7 +28,7 @@ def max_id(chunk: Chunk) -> int:
     Raises:
         ChunkError: the voxels are not integers.
     """
-    from chunkflow_py.segmentation.labels.objects import check_labels
+    from chunkflow_py.segmentation.labels.object_selection import check_labels
 
     check_labels(chunk.array)
     return int(chunk.array.max(initial=0))

@@ -95,7 +95,7 @@ class AnnotationSaver(OperatorBase):
         from chunkflow_py.store import open_store
         from chunkflow_py.store.recording_store import RecordingStore
         from chunkflow_py.store.store_protocol import Access
-        from chunkflow_py.volume.precomputed.annotation_parts import Part, part_key
+        from chunkflow_py.volume.precomputed.annotation_parts import AnnotationPart, part_key
 
         if task.region is None:
             msg = (
@@ -104,7 +104,7 @@ class AnnotationSaver(OperatorBase):
             )
             raise OptionError(msg)
         found = None if task[self.input_name] is None else self._annotations(task)
-        data = Part(found, self._bounds, self._tasks).encoded()
+        data = AnnotationPart(found, self._bounds, self._tasks).encoded()
         store = RecordingStore(open_store(self.destination, self.access or Access()))
         store.put(part_key(task.region.bbox), data)
         task.written += store.written

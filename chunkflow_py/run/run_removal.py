@@ -44,7 +44,7 @@ _BATCH = 1000  # objects that are removed before the next ones are listed
 
 
 @dataclass(frozen=True)
-class Part:
+class RemovalPart:
     """Objects of a run that are removed together.
 
     Attributes:
@@ -75,7 +75,7 @@ class Removal:
 
     run: RunDirectory
     expire: bool = False
-    parts: list[Part] = field(default_factory=list, init=False)
+    parts: list[RemovalPart] = field(default_factory=list, init=False)
     queue: str = field(default="", init=False)
     _stores: list[tuple[str, Store]] = field(default_factory=list, init=False)
 
@@ -101,7 +101,7 @@ class Removal:
                     others["objects"] += 1
                     others["size"] += sizes[0]
         if others:
-            part = Part("other files", self.run.shown, others["objects"], others["size"])
+            part = RemovalPart("other files", self.run.shown, others["objects"], others["size"])
             self.parts.append(part)
         self.queue = self._queue()
 
@@ -185,7 +185,7 @@ class Removal:
 
     def _add(self, name: str, url: str, sizes: list[int]) -> None:
         if sizes:
-            self.parts.append(Part(name, without_secrets(url), len(sizes), sum(sizes)))
+            self.parts.append(RemovalPart(name, without_secrets(url), len(sizes), sum(sizes)))
 
     def _queue(self) -> str:
         url = self.run.spec.queue

@@ -31,7 +31,7 @@ from chunkflow_py.segmentation.labels.object_folder import (
     objects_below,
     record_folder,
 )
-from chunkflow_py.segmentation.labels.object_shards import Entry, ObjectShards, shard_plan
+from chunkflow_py.segmentation.labels.object_shards import ObjectShards, ShardEntry, shard_plan
 from chunkflow_py.segmentation.labels.prefix import fragments_of, prefix_of, prefix_plan
 from chunkflow_py.segmentation.mesh_files import MULTIRES_INFO, Mesh, multires, welded
 
@@ -205,7 +205,7 @@ class ManifestWriter(OperatorBase):
         task.written += self._shards.write(
             shard,
             (
-                Entry(label, manifest, data)
+                ShardEntry(label, manifest, data)
                 for label, names in objects.items()
                 for manifest, data in self._multires(names)
             ),

@@ -32,7 +32,7 @@ from chunkflow_py.segmentation.labels.object_folder import (
     record_folder,
     scales_of,
 )
-from chunkflow_py.segmentation.labels.object_shards import Entry, ObjectShards
+from chunkflow_py.segmentation.labels.object_shards import ObjectShards, ShardEntry
 from chunkflow_py.segmentation.labels.prefix import fragments_of, prefix_of, xyz
 from chunkflow_py.segmentation.mesh_creation import task_box
 from chunkflow_py.segmentation.skeleton_files import INFO, SHARDED_INFO
@@ -328,7 +328,7 @@ class SkeletonAggregator(OperatorBase):
             task.written += shards.write(
                 shard,
                 (
-                    Entry(label, whole.to_precomputed(as_floats=True))
+                    ShardEntry(label, whole.to_precomputed(as_floats=True))
                     for label, names in objects.items()
                     if len(whole := self._joined(source, names))
                 ),

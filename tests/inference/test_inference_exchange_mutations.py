@@ -21,8 +21,8 @@ from chunkflow_py.inference.inferencer import Inferencer
 from chunkflow_py.inference.local_exchange_store import LocalParts
 from chunkflow_py.inference.patch_exchange import (
     PackedParts,
-    Part,
     PatchExchange,
+    PatchPart,
     TaskExchange,
     digest_of,
 )
@@ -102,7 +102,7 @@ def without_checksum(monkeypatch):
         content = memoryview(self._content)[entry.start : entry.stop]
         values = torch.frombuffer(content, dtype=self._dtype)
         shape = (self._channels, *entry.box.size)
-        return Part(entry.patch, entry.box, entry.key, values.view(shape))
+        return PatchPart(entry.patch, entry.box, entry.key, values.view(shape))
 
     monkeypatch.setattr(PackedParts, "part", part)
 

@@ -21,7 +21,7 @@ from chunkflow_py.cli.main import cli
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.inference import Engine, EngineSettings, PatchGeometry, patch_exchange
 from chunkflow_py.inference.local_exchange_store import LocalParts
-from chunkflow_py.inference.patch_exchange import PackedParts, Part, packed
+from chunkflow_py.inference.patch_exchange import PackedParts, PatchPart, packed
 from chunkflow_py.volume import open_volume
 
 GEOMETRY = PatchGeometry(Zyx(6, 10, 10), Zyx(4, 8, 8), Zyx(1, 3, 3))
@@ -92,7 +92,7 @@ def test_a_part_of_another_place_is_not_used():
         pack = PackedParts(content, GEOMETRY.output_patch_size, 2)
         parts = [pack.part(entry) for entry in pack.entries.values()]
         moved = [
-            Part(part.patch, part.box.translate((0, 0, -1)), part.key, part.values)
+            PatchPart(part.patch, part.box.translate((0, 0, -1)), part.key, part.values)
             for part in parts
             if part.box.start.x > part.patch.x
         ]
@@ -110,7 +110,7 @@ def test_hostile_objects(data):
     """Whatever an object contains, it is parts with this geometry, or a `ValueError`."""
     values = torch.arange(2 * 3 * 4, dtype=torch.float32).reshape(2, 1, 3, 4)
     box = BoundingBox.from_size((1, 2, 3), (1, 3, 4))
-    content = bytearray(packed([Part(Zyx(0, 1, 2), box, bytes(16), values)] * 1))
+    content = bytearray(packed([PatchPart(Zyx(0, 1, 2), box, bytes(16), values)] * 1))
     for _ in range(data.draw(st.integers(0, 3))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     content = content[: data.draw(st.integers(0, len(content)))] + data.draw(st.binary(max_size=4))
@@ -130,7 +130,7 @@ def test_values_survive_bit_by_bit(dtype):
     values = torch.tensor([0.1, -0.0, float("nan"), float("inf"), 1e-7, 1.0]).to(dtype)
     values = values.reshape(1, 1, 2, 3)
     box = BoundingBox.from_size((5, 5, 5), (1, 2, 3))
-    pack = PackedParts(packed([Part(Zyx(5, 5, 5), box, b"k" * 16, values)]), Zyx(1, 2, 3), 1)
+    pack = PackedParts(packed([PatchPart(Zyx(5, 5, 5), box, b"k" * 16, values)]), Zyx(1, 2, 3), 1)
     (entry,) = pack.entries.values()
     part = pack.part(entry)
     assert part.values.dtype == dtype

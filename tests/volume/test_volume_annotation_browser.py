@@ -13,7 +13,7 @@ from chunkflow_py.core.annotations import Annotations, Property, Relation
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.store import open_store
 from chunkflow_py.volume.precomputed.annotation_merge import MergeSettings, merge_annotations
-from chunkflow_py.volume.precomputed.annotation_parts import Part, part_key
+from chunkflow_py.volume.precomputed.annotation_parts import AnnotationPart, part_key
 
 __all__ = ["browser"]  # a fixture
 
@@ -63,7 +63,7 @@ def write(folder, kind, **settings):
     """Save the raster by two tasks, and merge it."""
     annotations, parts = raster(kind), open_store(f"{folder}/parts")
     for at, half in (("0-40_0-400_0-200", range(8)), ("0-40_0-400_200-400", range(8, 16))):
-        part = Part(annotations.take(np.array(half)), BOUNDS, 2)
+        part = AnnotationPart(annotations.take(np.array(half)), BOUNDS, 2)
         parts.put(part_key(BoundingBox.parse(at)), part.encoded())
     small = MergeSettings(limit=5, smallest_cell=Zyx(20, 50, 50), **settings)
     merge_annotations(parts, open_store(f"{folder}/annotations"), small)

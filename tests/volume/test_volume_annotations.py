@@ -21,7 +21,7 @@ from chunkflow_py.volume.precomputed import annotation_reader
 from chunkflow_py.volume.precomputed.annotation_format import Schema, content_ids, sharding_for
 from chunkflow_py.volume.precomputed.annotation_grid import Grid, levels_of
 from chunkflow_py.volume.precomputed.annotation_merge import MergeSettings, merge_annotations
-from chunkflow_py.volume.precomputed.annotation_parts import Part, part_key
+from chunkflow_py.volume.precomputed.annotation_parts import AnnotationPart, part_key
 from chunkflow_py.volume.precomputed.annotation_reader import open_annotations
 
 SIZE = Zyx(50, 100, 151)
@@ -65,7 +65,7 @@ def save(url, annotations, size=SIZE, order=None):
         at = annotations.geometry[:, 0]
         rows = np.flatnonzero(((at >= box.start) & (at < box.stop)).all(axis=1))
         rows = rows if order is None else order.permutation(rows)
-        part = Part(annotations.take(rows), BOUNDS, len(boxes))
+        part = AnnotationPart(annotations.take(rows), BOUNDS, len(boxes))
         parts.put(part_key(box), part.encoded())
     return parts
 
@@ -278,8 +278,10 @@ def test_equal_annotations_of_two_tasks_are_stored_once(tmp_path):
     annotations = replace(made("point", 20), ids=np.arange(20))
     parts = open_store(f"{tmp_path}/parts")
     halves = [BoundingBox.parse("10-60_0-50_-20-131"), BoundingBox.parse("10-60_50-100_-20-131")]
-    parts.put(part_key(halves[0]), Part(annotations, BOUNDS, 2).encoded())
-    parts.put(part_key(halves[1]), Part(annotations.take(np.arange(7)), BOUNDS, 2).encoded())
+    parts.put(part_key(halves[0]), AnnotationPart(annotations, BOUNDS, 2).encoded())
+    parts.put(
+        part_key(halves[1]), AnnotationPart(annotations.take(np.arange(7)), BOUNDS, 2).encoded()
+    )
     merge_annotations(parts, open_store(f"{tmp_path}/all"), SMALL)
     assert open_annotations(f"{tmp_path}/all").ids().tolist() == list(range(20))
     partners = annotations.relations[1]
@@ -291,7 +293,7 @@ def test_equal_annotations_of_two_tasks_are_stored_once(tmp_path):
             replace(partners, segments=partners.segments + np.uint64(1)),
         )),
     ):  # fmt: skip
-        parts.put(part_key(halves[1]), Part(wrong, BOUNDS, 2).encoded())
+        parts.put(part_key(halves[1]), AnnotationPart(wrong, BOUNDS, 2).encoded())
         with pytest.raises(VolumeError, match=r"two different annotations .* have the id \d+;"):
             merge_annotations(parts, open_store(f"{tmp_path}/no"), SMALL)
 
@@ -312,13 +314,13 @@ def test_a_second_merge_leaves_nothing_of_the_first(tmp_path):
 def test_tasks_without_annotations(tmp_path):
     """Some, all of a known kind, and all without a result."""
     parts = open_store(f"{tmp_path}/parts")
-    parts.put(part_key(BOUNDS), Part(None, BOUNDS, 1).encoded())
+    parts.put(part_key(BOUNDS), AnnotationPart(None, BOUNDS, 1).encoded())
     with pytest.raises(VolumeError, match="all 1 tasks in .* have the result None"):
         merge_annotations(parts, open_store(f"{tmp_path}/all"), SMALL)
     collection = merged(tmp_path, made("line", 0))
     assert len(collection.ids()) == len(collection.inside(BOUNDS)) == 0
     half = BoundingBox.parse("60-70_0-10_0-10")
-    parts.put(part_key(half), Part(None, BOUNDS, 2).encoded())
+    parts.put(part_key(half), AnnotationPart(None, BOUNDS, 2).encoded())
     merge_annotations(parts, open_store(f"{tmp_path}/all"), SMALL)
 
 
@@ -326,7 +328,7 @@ def test_bounds_are_found_if_they_are_not_known(tmp_path):
     """The smallest box of voxels around all annotations."""
     annotations = Annotations("point", np.array([[[1.5, 2.5, 3.5]], [[10.5, 2.5, 90.25]]]))
     parts = open_store(f"{tmp_path}/parts")
-    parts.put(part_key(BOUNDS), Part(annotations).encoded())
+    parts.put(part_key(BOUNDS), AnnotationPart(annotations).encoded())
     merge_annotations(parts, open_store(f"{tmp_path}/all"))
     info = open_annotations(f"{tmp_path}/all").info
     assert info.lower == (1, 2, 3)
@@ -337,13 +339,13 @@ def test_annotations_outside_the_bounds_are_refused():
     """One sentence names the annotation, its place and the bounds."""
     wrong = np.array([[[20, 20, 20]], [[20, 20, 131.5]]])
     with pytest.raises(ChunkError) as error:
-        Part(Annotations("point", wrong), BOUNDS).encoded()
+        AnnotationPart(Annotations("point", wrong), BOUNDS).encoded()
     assert str(error.value).startswith(
         "annotation number 1 at (20.0, 20.0, 131.5) is outside the bounds 10-60_0-100_-20-131"
     )
     ball = Annotations("ellipsoid", np.array([[[20, 20, 20], [11, 1, 1]]]))
     with pytest.raises(ChunkError, match=r"number 0 at \(9.0, 19.0, 19.0\)-\(31.0, 21.0"):
-        Part(ball, BOUNDS).encoded()
+        AnnotationPart(ball, BOUNDS).encoded()
 
 
 def test_a_merge_with_a_missing_task_is_refused(tmp_path):
@@ -361,17 +363,20 @@ def test_a_merge_with_a_missing_task_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (lambda a: Part(replace(a, voxel_size_nm=(1, 1, 1)), BOUNDS, 2), "different descriptions"),
-        (lambda a: Part(replace(a, properties=()), BOUNDS, 2), "different descriptions"),
-        (lambda a: Part(replace(a, ids=np.arange(20)), BOUNDS, 2), "different ids"),
-        (lambda a: Part(a, BOUNDS.grow((1, 1, 1)), 2), "different bounds"),
+        (
+            lambda a: AnnotationPart(replace(a, voxel_size_nm=(1, 1, 1)), BOUNDS, 2),
+            "different descriptions",
+        ),
+        (lambda a: AnnotationPart(replace(a, properties=()), BOUNDS, 2), "different descriptions"),
+        (lambda a: AnnotationPart(replace(a, ids=np.arange(20)), BOUNDS, 2), "different ids"),
+        (lambda a: AnnotationPart(a, BOUNDS.grow((1, 1, 1)), 2), "different bounds"),
     ],
 )
 def test_tasks_of_different_pipelines_are_not_merged(second, message, tmp_path):
     """Kind, voxel size, properties, relations and bounds must agree."""
     parts = open_store(f"{tmp_path}/parts")
     annotations = made("point", 20)
-    parts.put("10-60_0-50_-20-131.npz", Part(annotations, BOUNDS, 2).encoded())
+    parts.put("10-60_0-50_-20-131.npz", AnnotationPart(annotations, BOUNDS, 2).encoded())
     parts.put("10-60_50-100_-20-131.npz", second(annotations).encoded())
     with pytest.raises(VolumeError, match=message):
         merge_annotations(parts, open_store(f"{tmp_path}/all"), SMALL)
@@ -383,7 +388,7 @@ def test_the_message_says_which_tasks_give_ids(given, tmp_path):
     parts, names = open_store(f"{tmp_path}/parts"), ("0-50", "50-100")
     for name, has_ids in zip(names, given, strict=True):
         annotations = replace(made("point", 20), ids=np.arange(20) if has_ids else None)
-        parts.put(f"10-60_{name}_-20-131.npz", Part(annotations, BOUNDS, 2).encoded())
+        parts.put(f"10-60_{name}_-20-131.npz", AnnotationPart(annotations, BOUNDS, 2).encoded())
     first, second = ("given" if has_ids else "not given" for has_ids in given)
     with pytest.raises(VolumeError, match=f"different ids, {first} and {second}; remove"):
         merge_annotations(parts, open_store(f"{tmp_path}/all"), SMALL)
@@ -396,7 +401,7 @@ def test_damaged_and_wrong_parts_are_refused(tmp_path):
     with pytest.raises(VolumeError, match="has no annotations of tasks; run save-annotations"):
         merge_annotations(parts, target)
     save(tmp_path / "parts", made("point", 20), Zyx(50, 50, 151))
-    parts.put("10-60_20-30_-20-131.npz", Part(None, BOUNDS, 2).encoded())
+    parts.put("10-60_20-30_-20-131.npz", AnnotationPart(None, BOUNDS, 2).encoded())
     with pytest.raises(VolumeError, match="tasks whose boxes overlap"):
         merge_annotations(parts, target)
     (tmp_path / "parts" / "10-60_20-30_-20-131.npz").unlink()
@@ -552,7 +557,10 @@ def test_memory_does_not_grow_with_annotations(tmp_path):
             places = np.random.default_rng(task).uniform(0, 500, (10_000, 1, 3))
             places[..., 0] += 500 * task
             region = BoundingBox.from_size((500 * task, 0, 0), Zyx(500, 500, 500))
-            parts.put(part_key(region), Part(Annotations("point", places), None, tasks).encoded())
+            parts.put(
+                part_key(region),
+                AnnotationPart(Annotations("point", places), None, tasks).encoded(),
+            )
         done = subprocess.run(
             [sys.executable, "-c", code, parts.url, f"{tmp_path}/all{tasks}"],
             capture_output=True, check=True, text=True,

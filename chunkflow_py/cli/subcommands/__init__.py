@@ -27,7 +27,7 @@ from chunkflow_py.pipeline.terminal import Command
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.command_parts import Part
+    from chunkflow_py.cli.command_parts import CommandPart
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def subcommand(function: Callable[..., Callable[[], None]]) -> ClickSubcommand:
 
 
 def pipeline_subcommand(
-    function: Callable[..., Callable[[Sequence[Part]], None]],
+    function: Callable[..., Callable[[Sequence[CommandPart]], None]],
 ) -> ClickSubcommand:
     """Decorate the function ``command`` of a subcommand that is followed by a pipeline."""
     return _decorate(function, ClickPipelineSubcommand)

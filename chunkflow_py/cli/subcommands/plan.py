@@ -25,7 +25,7 @@ from chunkflow_py.pipeline.terminal import echo, option_headings
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.command_parts import Part
+    from chunkflow_py.cli.command_parts import CommandPart
     from chunkflow_py.planning.run_plan import PlannedStep
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -72,11 +72,11 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
               help="File with the output of tune --json, to estimate the time from the speed of "
                    "the network.")
 @json_option("Print JSON instead of text.")
-def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None]:
+def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[CommandPart]], None]:
     """Return the function that estimates tasks, memory, time and cost of a given pipeline."""
     # fmt: on
 
-    def act(parts: Sequence[Part]) -> None:
+    def act(parts: Sequence[CommandPart]) -> None:
         from chunkflow_py.cli.pilot_process import NAME
         from chunkflow_py.planning.duration_estimate import Fleet
         from chunkflow_py.planning.planner import plan_run
@@ -109,7 +109,7 @@ def command(*, as_json: bool, **options: Any) -> Callable[[Sequence[Part]], None
     return act
 
 
-def _planned_steps(parts: Sequence[Part]) -> list[PlannedStep]:
+def _planned_steps(parts: Sequence[CommandPart]) -> list[PlannedStep]:
     from chunkflow_py.cli.command_parts import check_source_first, operators_of
     from chunkflow_py.cli.run_pipelines import step_pipelines
     from chunkflow_py.errors import OptionError

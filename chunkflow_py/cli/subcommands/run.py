@@ -26,7 +26,7 @@ from chunkflow_py.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.command_parts import Part
+    from chunkflow_py.cli.command_parts import CommandPart
 
 
 @pipeline_subcommand
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @working_options()  # fmt: skip
 def command(
     place: str, run: str | None, clear_output: bool, **options: Any
-) -> Callable[[Sequence[Part]], None]:
+) -> Callable[[Sequence[CommandPart]], None]:
     """Check the options, and return the function that submits and executes the run."""
     refuse_dry_run()
     kind, _, rest = place.partition(":")
@@ -63,7 +63,7 @@ def command(
         raise OptionError(msg)
     working = working_from(options)
 
-    def act(parts: Sequence[Part]) -> None:
+    def act(parts: Sequence[CommandPart]) -> None:
         from chunkflow_py.cli.run_pipelines import pipeline_of_step, run_here, step_pipelines
         from chunkflow_py.cli.worker_report import report_exit
         from chunkflow_py.run.run_directory import RunDirectory

@@ -46,7 +46,7 @@ from chunkflow_py.pipeline.terminal import echo, option_headings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from chunkflow_py.cli.command_parts import Part
+    from chunkflow_py.cli.command_parts import CommandPart
     from chunkflow_py.core.geometry import BoundingBox
 
 Steps = dict[str, list[tuple[str, ...]]]  # commands of each step, by name
@@ -216,18 +216,18 @@ def _zyx(values: Zyx) -> tuple[str, ...]:
     return tuple(map(str, values))
 
 
-def _parts(steps: Steps) -> list[Part]:
+def _parts(steps: Steps) -> list[CommandPart]:
     from chunkflow_py.cli.command_line import read_line
-    from chunkflow_py.cli.command_parts import Part
+    from chunkflow_py.cli.command_parts import CommandPart
 
-    parts: list[Part] = []
+    parts: list[CommandPart] = []
     for number, (name, commands) in enumerate(steps.items()):
         if number:
             parts.append(
-                Part(Subcommand("then", lambda name=name: name), ("then", "--stage", name))
+                CommandPart(Subcommand("then", lambda name=name: name), ("then", "--stage", name))
             )
         argv = [argument for command in commands for argument in command]
-        parts += map(Part, read_line(argv), commands)
+        parts += map(CommandPart, read_line(argv), commands)
     return parts
 
 

@@ -25,7 +25,7 @@ from chunkflow_py.tasks.checkerboard import USUAL_WORKERS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from chunkflow_py.cli.command_parts import Part
+    from chunkflow_py.cli.command_parts import CommandPart
 
 
 # fmt: off
@@ -87,12 +87,12 @@ def command(
     fork: str | None, device_class: str, exchange: str | None, exchange_limit: int | None,
     clear_output: bool, rehearse: bool, workers: int, budget: float | None, priority: int | None,
     sign_key: str | None,
-) -> Callable[[Sequence[Part]], None]:
+) -> Callable[[Sequence[CommandPart]], None]:
     """Return the function that submits the pipeline after the options of ``submit``."""
     # fmt: on
     refuse_dry_run()
 
-    def act(parts: Sequence[Part]) -> None:
+    def act(parts: Sequence[CommandPart]) -> None:
         from chunkflow_py.cli.run_pipelines import step_pipelines
         from chunkflow_py.run.run_directory import RunDirectory
         from chunkflow_py.run.submit import default_queue, default_run, submit

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from chunkflow_py.core.geometry import Zyx
-    from chunkflow_py.inference.nnunet.plans import Plan
+    from chunkflow_py.inference.nnunet.plans import NnunetPlan
 
 _CLASS = re.compile(r"torch\.nn\.(?:modules\.[a-z]+\.)?([A-Za-z0-9]+)")
 
@@ -91,7 +91,7 @@ class EnsembleNetwork(torch.nn.Module):
 
 
 def create_network(
-    plan: Plan, weights: Mapping[str, torch.Tensor], path: str, trainer: str
+    plan: NnunetPlan, weights: Mapping[str, torch.Tensor], path: str, trainer: str
 ) -> torch.nn.Module:
     """Return the network of one fold with its weights, on the CPU, in evaluation mode.
 

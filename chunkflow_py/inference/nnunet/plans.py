@@ -44,7 +44,7 @@ _IN_MILLIMETRES = ("SimpleITKIO", "NibabelIO", "NibabelIOWithReorient")
 
 
 @dataclass(frozen=True)
-class Normalization:
+class NnunetNormalization:
     """Normalisation of the image, channel by channel.
 
     Attributes:
@@ -168,7 +168,7 @@ def _normalised(value: float, shift: float, divisor: float) -> float:
 
 
 @dataclass(frozen=True)
-class Plan:
+class NnunetPlan:
     """The plan of nnU-Net for one configuration; sizes are in the axes of the image, zyx.
 
     Attributes:
@@ -206,13 +206,13 @@ class Plan:
     architecture: str
     arguments: dict[str, Any]
     imported: tuple[str, ...]
-    normalization: Normalization
+    normalization: NnunetNormalization
     resampling: PlanResampling | None = None
 
 
 def read_plan(
     path: str, plans: Mapping[str, Any], dataset: Mapping[str, Any], configuration: str
-) -> Plan:
+) -> NnunetPlan:
     """Return the plan of one configuration.
 
     Args:
@@ -239,7 +239,7 @@ def read_plan(
 
 def _plan(
     path: str, plans: Mapping[str, Any], dataset: Mapping[str, Any], configuration: str
-) -> Plan:
+) -> NnunetPlan:
     if not isinstance(plans.get("configurations"), dict) or "transpose_forward" not in plans:
         msg = (
             f"plans.json of model {path} lacks 'configurations' or 'transpose_forward', so the "
@@ -286,7 +286,7 @@ def _plan(
     placed: dict[int, float] = dict(zip(axes[-len(patch) :], spacing, strict=True))
     sizes = dict(zip(axes[-len(patch) :], patch, strict=True))
     size_nm = (placed.get(0), placed.get(1), placed.get(2)) if unit else None
-    return Plan(
+    return NnunetPlan(
         configuration,
         (axes[0], axes[1], axes[2]),
         3 if len(patch) == 3 else 2,
@@ -418,7 +418,7 @@ def _older_arguments(
 
 def _normalization(
     path: str, plans: Mapping[str, Any], found: dict[str, Any], channels: int
-) -> Normalization:
+) -> NnunetNormalization:
     schemes = tuple(str(name) for name in found["normalization_schemes"])
     if len(schemes) != channels:
         msg = (
@@ -454,4 +454,4 @@ def _normalization(
             )
             raise ModelError(msg)
         intensities.append({name: float(here[name]) for name in needed if name in here})
-    return Normalization(path, schemes, tuple(intensities), masked)
+    return NnunetNormalization(path, schemes, tuple(intensities), masked)

@@ -15,8 +15,8 @@ import torch
 from chunkflow_py.errors import ModelError, OptionError
 from chunkflow_py.inference.nnunet.checkpoints import read_checkpoint, read_state
 from chunkflow_py.inference.nnunet.ensemble import EnsembleNetwork, create_network
-from chunkflow_py.inference.nnunet.model_files import DATASET, PLANS, ModelFiles
-from chunkflow_py.inference.nnunet.plans import Normalization, Plan, read_plan
+from chunkflow_py.inference.nnunet.nnunet_files import DATASET, PLANS, ModelFiles
+from chunkflow_py.inference.nnunet.plans import NnunetNormalization, NnunetPlan, read_plan
 from chunkflow_py.store.local_files import write_whole
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class TrainedModel:
     """
 
     path: str
-    plan: Plan
+    plan: NnunetPlan
     folds: tuple[str, ...]
     mirror_axes: tuple[int, ...]
     trainer: str
@@ -52,7 +52,7 @@ class TrainedModel:
     _trusted: bool
 
     @property
-    def normalization(self) -> Normalization:
+    def normalization(self) -> NnunetNormalization:
         """Normalisation of the image."""
         return self.plan.normalization
 

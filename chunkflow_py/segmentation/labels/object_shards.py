@@ -50,7 +50,7 @@ _NAMES_AT_ONCE = 1 << 16
 _IDS = 1 << 64
 
 
-class Entry(NamedTuple):
+class ShardEntry(NamedTuple):
     """An object in a shard.
 
     Attributes:
@@ -189,7 +189,7 @@ class ObjectShards:
                 found.setdefault(label, set()).update(objects[label])
         return {label: sorted(found[label]) for label in sorted(found)}
 
-    def write(self, shard: int, entries: Iterable[Entry]) -> list[Stored]:
+    def write(self, shard: int, entries: Iterable[ShardEntry]) -> list[Stored]:
         """Write a whole shard, or remove the shard if it has no entries.
 
         Returns:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from chunkflow_py.core.annotations import Annotations
     from chunkflow_py.store.store_protocol import Store, Stored
     from chunkflow_py.volume.precomputed.annotation_format import Packed
-    from chunkflow_py.volume.precomputed.annotation_parts import Part
+    from chunkflow_py.volume.precomputed.annotation_parts import AnnotationPart
 
     Lists = list[NDArray[np.uint64]]  # the segments of all annotations, for each relation
 
@@ -143,7 +143,7 @@ class _Collected:
         self._rows: Buckets
         self._segments: list[Buckets]
 
-    def add(self, part: Part) -> None:
+    def add(self, part: AnnotationPart) -> None:
         """Add the annotations of a task."""
         if self._parts and part.bounds != self._bounds:
             self._differ("bounds", self._bounds, part.bounds)

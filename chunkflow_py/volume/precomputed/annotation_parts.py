@@ -43,7 +43,7 @@ FORMAT = "chunkflow annotations 1"
 
 
 @dataclass(frozen=True)
-class Part:
+class AnnotationPart:
     """The annotations of one task, as stored in its file.
 
     Attributes:
@@ -84,7 +84,7 @@ class Part:
         return buffer.getvalue()
 
     @classmethod
-    def decoded(cls, data: bytes | None, address: str) -> Part:
+    def decoded(cls, data: bytes | None, address: str) -> AnnotationPart:
         """Return the part that an npz file contains.
 
         Args:
@@ -149,7 +149,7 @@ def check_inside(annotations: Annotations, bounds: BoundingBox | None) -> None:
         raise ChunkError(msg)
 
 
-def parts_in(store: Store, *, allow_missing: bool = False) -> Iterator[Part]:
+def parts_in(store: Store, *, allow_missing: bool = False) -> Iterator[AnnotationPart]:
     """Yield the part of each task, sorted by key.
 
     Args:
@@ -179,7 +179,7 @@ def parts_in(store: Store, *, allow_missing: bool = False) -> Iterator[Part]:
         for at in range(0, len(keys), step):
             names = keys[at : at + step]
             for key, data in zip(names, threads.map(store.get, names), strict=True):
-                part = Part.decoded(data, f"{store.url.rstrip('/')}/{key}")
+                part = AnnotationPart.decoded(data, f"{store.url.rstrip('/')}/{key}")
                 if part.tasks > len(keys) and not allow_missing:
                     raise VolumeError(_missing(store.url, boxes, part.tasks))
                 yield part

@@ -8,7 +8,12 @@ from hypothesis.extra.numpy import arrays
 from scipy.ndimage import binary_fill_holes
 
 from chunkflow_py.errors import ChunkError, OptionError, VolumeError, VolumeNotFoundError
-from chunkflow_py.segmentation.labels.objects import fill_holes, ids_of_text, mask_out, read_ids
+from chunkflow_py.segmentation.labels.object_selection import (
+    fill_holes,
+    ids_of_text,
+    mask_out,
+    read_ids,
+)
 from chunkflow_py.store.memory_store import MemoryStore
 
 HUGE = 2**64 - 1
