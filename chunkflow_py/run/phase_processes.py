@@ -211,7 +211,8 @@ def _ended_task(job: Job | None, ended: TaskEnded) -> Task:
     task.missing_blocks = ended.missing_blocks
     if ended.fault is not None:
         operator = next(reversed(ended.seconds), "")
-        task.outcome = OperatorError.reported(operator, str(task.region), ended.fault.reason)
+        box = None if task.region is None else str(task.region)
+        task.outcome = OperatorError.reported(operator, box, ended.fault.reason)
     elif ended.state == "skipped":
         task.outcome = Skip(ended.reason or "")
     return task

@@ -86,7 +86,7 @@ class TaskFiles:
     def outputs(self) -> Output:
         """The output for the spec of a run, if a task may write several files.
 
-        The URL of this output is the common start of the addresses of the files.
+        The URL of this output is the common prefix of the addresses of the files.
         """
         address = self.output.url
         return Output("objects", address.rpartition(BOX)[0] or address)

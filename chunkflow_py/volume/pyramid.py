@@ -53,7 +53,7 @@ class PyramidLevel:
 
     Attributes:
         mip: number of the level.
-        shrink: size of a voxel of this level in voxels of the pipeline's chunks, zyx.
+        shrink: voxels of the pipeline's chunks per voxel of this level, along z, y and x.
         bounds: box of all voxels of the level.
         write_unit: extent of a write unit of the level, voxels, zyx.
         sharded: whether a write unit is a shard.

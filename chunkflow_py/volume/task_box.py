@@ -91,7 +91,7 @@ def stored_inside(
         volume: volume that the tasks write.
         tasks: lookup of the task that writes a given voxel, see
             `chunkflow_py.core.operator_base.WritersByPlace`.
-        shrink: size of a voxel of *volume* in voxels of the tasks' boxes, zyx.
+        shrink: voxels of the tasks' boxes per voxel of *volume*, along z, y and x.
         time: time index to which all tasks write (default: each task writes to its own time index).
     """
     for unit in volume.stored_units():
