@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 _Kind = Callable[[int, int], Any]
 _Rank = Callable[..., Any]
 
+# In a run, the parts of a process that wait to be written have at most this number of bytes.
+MOST_WAITING_BYTES = 512 * 1024**2
 _NEAR = 3  # layers and rows on each side of the middle whose peak is computed
 
 

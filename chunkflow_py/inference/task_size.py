@@ -27,9 +27,8 @@ from typing import TYPE_CHECKING
 from chunkflow_py.core.geometry import Zyx
 from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.errors import OptionError
-from chunkflow_py.inference.local_exchange_store import MOST_BYTES
 from chunkflow_py.inference.memory_estimate import engine_workspace
-from chunkflow_py.inference.shared_patches import part_memory, part_voxel_bytes
+from chunkflow_py.inference.shared_patches import MOST_WAITING_BYTES, part_memory, part_voxel_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -182,7 +181,8 @@ class TaskSizes:
             amplification = patch.product() / stride.product()
             shared = round(size.product() * max(0.0, alone - amplification))
             if (tasks := (-(-self.extent // size)).product()) > 1:
-                parts = part_memory(shared * part_voxel_bytes(self.channels), tasks, MOST_BYTES)
+                task_bytes = shared * part_voxel_bytes(self.channels)
+                parts = part_memory(task_bytes, tasks, MOST_WAITING_BYTES)
         memory = (
             _INPUTS * whole.product() * self.input_bytes
             + _OUTPUTS * size.product() * self.channels * self.item_bytes

@@ -17,8 +17,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from chunkflow_py.inference.local_exchange_store import MOST_BYTES
-from chunkflow_py.inference.shared_patches import part_memory, slabs_of_layers, too_small
+from chunkflow_py.inference.shared_patches import (
+    MOST_WAITING_BYTES,
+    part_memory,
+    slabs_of_layers,
+    too_small,
+)
 from chunkflow_py.planning.duration_estimate import Duration
 
 if TYPE_CHECKING:
@@ -169,7 +173,7 @@ def exchange_of(
         # A task looks for objects at each layer, and once more to remove those that it has used.
         lists=round(shared.layers * share) + tasks,
         peak_bytes=min(written, round(peak)),
-        memory_bytes=part_memory(patches.part_bytes, tasks, MOST_BYTES),
+        memory_bytes=part_memory(patches.part_bytes, tasks, MOST_WAITING_BYTES),
     )
 
 

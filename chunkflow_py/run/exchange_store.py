@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from chunkflow_py.core import strict_json
 from chunkflow_py.core.host_memory import describe_bytes
 from chunkflow_py.errors import ChunkflowError, OptionError
+from chunkflow_py.inference.shared_patches import MOST_WAITING_BYTES
 from chunkflow_py.queue.daemon_threads import DaemonThreads
 from chunkflow_py.run.ledger.ledger import Ledger
 from chunkflow_py.store import open_store
@@ -66,7 +67,6 @@ Mode = Literal["auto", "on", "off"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 FOLDER = "exchange"  # of the run directory
 
-_MOST_PENDING = 512 * 1024**2  # bytes that wait to be written; further objects are not stored
 _MOST_LISTED = 1024  # objects of one task that are listed; a real task has about 6
 _MOST_COUNTED = 1_000_000  # objects that are counted
 _COUNT_S = 60.0  # between two counts of the stored bytes
@@ -193,7 +193,7 @@ class RunParts:
         settings: settings of the exchange.
     """
 
-    most_bytes = _MOST_PENDING
+    most_bytes = MOST_WAITING_BYTES
 
     def __init__(
         self, store: Store, plan: Plan, ledger: Ledger, identity: str, settings: ExchangeSettings
@@ -252,7 +252,7 @@ class RunParts:
             size: approximate size of the object, in bytes.
         """
         with self._lock:
-            if self._has_failed or self._pending + size > _MOST_PENDING:
+            if self._has_failed or self._pending + size > MOST_WAITING_BYTES:
                 return
             self._pending += size
             self._waiting[consumer, producer] = content

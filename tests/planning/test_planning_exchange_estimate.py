@@ -26,6 +26,7 @@ from chunkflow_py.planning.pilot import Observation
 from chunkflow_py.planning.prices import exchange_cost, load_prices
 from chunkflow_py.planning.task_amounts import Transfer, patches_of, writes_of
 from chunkflow_py.planning.task_size_advice import better_task_size
+from chunkflow_py.run.exchange_store import RunParts
 from chunkflow_py.run.step_pipeline import worker_pipeline
 
 ISSUE = (
@@ -156,6 +157,13 @@ def test_the_numbers_of_the_issue(huge):
         "pays if a process writes and reads at least ",
     ):
         assert text in output
+
+
+def test_the_memory_of_parts_is_that_of_a_run(huge):
+    """The store of a run keeps more in memory than that of a pipeline without a run."""
+    patches, found = estimate(huge)
+    assert found.memory_bytes == 3 * patches.part_bytes + RunParts.most_bytes
+    assert RunParts.most_bytes > LocalParts().most_bytes
 
 
 def test_tasks_that_do_not_exchange_say_why():
