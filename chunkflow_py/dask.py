@@ -74,12 +74,12 @@ def inference(
         time: time index to read from a volume.
         voxel_offset: coordinates of an array's first voxel, in voxels, zyx.
         voxel_size_nm: voxel size of an array, in nanometres, zyx.
-        kind: kind of an array's voxels, such as ``image``.
+        kind: meaning of an array's voxels, such as ``image``; ``None`` if unknown.
 
     Returns:
         An array (c, z, y, x) of the output dtype; for a network with several outputs, a dictionary
-        from the name of each output to its array. An array covers all of *source*; with
-        ``--pad none``, it covers only the part that the output patches cover.
+        from the name of each output to its array. An array covers all of *source*. With
+        ``--pad none``, an array omits the patch margin on each side of *source*.
 
     Raises:
         OptionError: the result would depend on the chunks, or options contradict each other.

@@ -21,8 +21,8 @@ ChunkflowError
 ├── MissingExtraError (ImportError)     an optional dependency that is not installed
 └── OperatorError (RuntimeError)        an exception in an operator; names operator and task
 
-Each message states the two values that disagree, with their names, axes and units. It then says
-what to change, and gives the nearest value that works.
+If two values disagree, the message states both values, with their names, axes and units. The
+message then says what to change and, where there is one, the nearest value that works.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class OperatorError(ChunkflowError, RuntimeError):
 
     Attributes:
         operator: label of the operator, such as ``inference`` or ``inference#2``.
-        task: box string of the task, or ``None`` for a task without a box.
+        task: box of the task, such as ``0-64_0-512_0-512``, or ``None`` for a task without a box.
         cause: the original exception.
     """
 
@@ -158,7 +158,7 @@ class OperatorError(ChunkflowError, RuntimeError):
 
     @classmethod
     def reported(cls, operator: str, task: str | None, message: str) -> OperatorError:
-        """Return the error for an operator that failed in another process, with *message*."""
+        """Return an error with the text *message*, for an operator of another process."""
         error = cls(operator, task, RuntimeError(message))
         error.args = (message,)
         return error

@@ -148,7 +148,7 @@ class Task:
         raise MissingChunkError(msg)
 
     def __str__(self) -> str:
-        """Return the box string, or ``task`` for a task without a box."""
+        """Return the box, such as ``0-64_0-512_0-512``, or ``task`` if there is no box."""
         return "task" if self.region is None else str(self.region)
 
 
@@ -156,20 +156,21 @@ class Task:
 class Output:
     """A volume, file or set of objects that an operator writes for every task.
 
-    The spec of a run lists these outputs, so that the records of tasks can be verified.
+    The spec of a run lists its outputs. From them, `chunkflow_py.run.coverage` derives which
+    blocks, shards and files the ledger must name for a finished task.
 
     Attributes:
-        kind: what a task writes. With ``volume``, a task writes all write units that intersect the
-            box that the task saves, at one resolution level. With ``file``, a task writes a file of
-            its own, or all tasks write the same file. With ``objects``, a task writes any number of
-            objects, such as meshes.
+        kind: what a task writes. With ``volume``, a task saves a box at one resolution level, and
+            writes each write unit (block or shard) that intersects the box. With ``file``, a task
+            writes a file of its own, or all tasks write the same file. With ``objects``, a task
+            writes any number of objects, such as meshes.
         url: for ``volume``, the address that `open_volume` accepts. For ``file``, the address of
-            the file, with `BOX` in place of the task's box. For ``objects``, the common start of
+            the file, with `BOX` in place of the task's box. For ``objects``, the common prefix of
             their addresses.
         mip: resolution level of the volume; 0 is the finest.
         format: format of the volume, if the address does not determine it.
         time: time index in the volume, if it differs from the time index of the task.
-        shrink: size of a voxel of the volume in voxels of the operator's chunk, zyx.
+        shrink: voxels of the operator's chunk per voxel of the volume, along z, y and x.
     """
 
     kind: Literal["volume", "file", "objects"]

@@ -1,1 +1,1 @@
-"""Filters of intensities: contrast from histograms of whole volumes, and smoothing."""
+"""Contrast stretching, smoothing, and histograms of volumes and sections."""
