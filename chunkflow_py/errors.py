@@ -221,7 +221,7 @@ def needs_extra(extra: str, purpose: str) -> Iterator[None]:
     except ImportError as error:
         msg = (
             f"{purpose} needs {error.name or error}, which is not installed; "
-            f"pip install 'chunkflow_py[{extra}]'"
+            f"install it with pip install 'chunkflow_py[{extra}]'"
         )
         raise MissingExtraError(msg) from error
 

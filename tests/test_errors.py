@@ -63,7 +63,8 @@ def test_missing_library_says_what_to_install() -> None:
     ):
         import no_such_library  # type: ignore[import-not-found]  # noqa: F401
     assert str(caught.value) == (
-        "load-png needs no_such_library, which is not installed; pip install 'chunkflow_py[image]'"
+        "load-png needs no_such_library, which is not installed; "
+        "install it with pip install 'chunkflow_py[image]'"
     )
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 

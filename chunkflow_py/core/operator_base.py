@@ -288,7 +288,7 @@ class OperatorBase(HookBase, adds_hooks=True):
 
     @default_value
     def cut_remedy(self) -> str | None:
-        """Advice to log, once, if the first input is only a part of a volume.
+        """Advice for the log, if the operator's first input chunk does not cover the whole volume.
 
         An operator declares this hook if its result depends on the whole volume; for example, an
         operator that computes a distance map.

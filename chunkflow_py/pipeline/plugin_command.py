@@ -187,7 +187,9 @@ class PluginCommand(OperatorCommand):
             if signature.inputs:
                 formatter.write_paragraph()
                 names = ", ".join(signature.inputs)
-                formatter.write_text(f"--input-names, in their order: {names}.")
+                formatter.write_text(
+                    f"The chunks of --input-names are passed, in this order, as: {names}."
+                )
         params = self.get_params(ctx)
         theirs = [p for p in params if p in signature.options]
         for title, group in (

@@ -50,7 +50,8 @@ def test_told_before_the_first_task(command, library, monkeypatch, tmp_path):
     line = f"{MAP} save-h5 -f made.h5 {command}"
     told = CliRunner().invoke(cli, shlex.split(line))
     assert told.exit_code == 1
-    assert f"needs {library}, which is not installed; pip install 'chunkflow_py[" in told.output
+    assert f"needs {library}, which is not installed; install it with" in told.output
+    assert "pip install 'chunkflow_py[" in told.output
     assert "failed" not in told.output
     assert not (tmp_path / "made.h5").exists()
     tasks = "generate-tasks --roi-size 4 8 8 --chunk-size 4 8 8"

@@ -237,7 +237,7 @@ def test_help_of_a_plugin_shows_its_arguments(folder):
     text = " ".join(result.output.split())
     for part in (
         "plugin --file typed [OPTIONS] Blur an image. In two dimensions.",
-        "--input-names, in their order: image, mask.",
+        "The chunks of --input-names are passed, in this order, as: image, mask.",
         "--size INTEGER... [default: (3, 1, 1)]",
         "--mode [reflect|nearest] [default: 'reflect']",
         "--ids INT,INT,… [default: ()]",

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 @zyx_option("--at", help="Point through which the slices are cut, zyx, in voxels at the resolution "
                          "of the tasks.  [default: the middle of all tasks]")
 @click.option("--faces", type=click.IntRange(min=0, max=10_000), default=32, show_default=True,
-              help="Number of task boundaries along each axis at which seams are measured; 0: "
-                   "measure none.")
+              help="Largest number of task boundaries along each axis at which seams are "
+                   "measured; 0: measure none.")
 @click.option("--failed", type=click.IntRange(min=0), default=20, show_default=True,
               help="Number of failed tasks to list with their tracebacks.")
 @click.option("--verify", is_flag=True,

@@ -174,9 +174,11 @@ def check_same_box(fragments: Chunk, affinity: Chunk) -> None:
         ChunkError: the boxes differ.
     """
     if fragments.bbox != affinity.bbox:
+        common = fragments.bbox.intersection(affinity.bbox)
+        remedy = "load both for the same box" if common.is_empty else f"cut both to {common}"
         msg = (
             f"the fragments cover {fragments.bbox}, but the affinities cover {affinity.bbox}; "
-            f"cut both to {fragments.bbox.intersection(affinity.bbox)}"
+            f"{remedy}"
         )
         raise ChunkError(msg)
 

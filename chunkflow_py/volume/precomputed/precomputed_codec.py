@@ -217,7 +217,10 @@ def _library(encoding: str) -> Any:
         from cloudvolume import chunks
     missing = chunks.NEEDS_INSTALL.get("fpzip" if encoding == "kempressed" else encoding)
     if missing is not None:
-        msg = f"encoding {encoding} needs {missing}, which is not installed; pip install {missing}"
+        msg = (
+            f"encoding {encoding} needs {missing}, which is not installed; install it with "
+            f"pip install {missing}"
+        )
         raise MissingExtraError(msg)
     return chunks
 
@@ -233,14 +236,17 @@ def _check_segmentation(
     Neuroglancer's ``sliceview/compressed_segmentation``.
 
     Raises:
-        ValueError: a position is beyond the end of the block.
+        ValueError: the block is too short, or a position is wrong.
     """
     if len(data) % 4:
         msg = f"the block has {len(data)} bytes, which is not a whole number of 32 bit words"
         raise ValueError(msg)
     content = np.frombuffer(data, "<u4")
     count = math.prod(-(-n // cell) for n, cell in zip(extent, cells, strict=True))
-    if len(content) < 1 + 2 * count or content[0] != 1:
+    if len(content) and content[0] != 1:
+        msg = f"the block begins with the word {content[0]}, but a block of one channel with 1"
+        raise ValueError(msg)
+    if len(content) < 1 + 2 * count:
         msg = (
             f"the block has {len(content)} 32 bit words, fewer than the header of {count} cells "
             "needs"
