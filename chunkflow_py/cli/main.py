@@ -403,6 +403,8 @@ class _Ending:
         if screen := sys.modules.get("chunkflow_py.cli.screen"):
             screen.erase_view()
         os.write(2, f"{_last_line(self.code, 'Interrupted.', self._log_json)}\n".encode())
+        if folders := sys.modules.get("chunkflow_py.core.temporary_folders"):
+            folders.end_process(self.code)
         os._exit(self.code)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chunkflow_py.core.allocator import keep_freed_memory, sleep_while_waiting
-from chunkflow_py.core.temporary_folders import end_process
+from chunkflow_py.core.temporary_folders import put_temporary_folders_into
 from chunkflow_py.errors import ChunkflowError, OptionError
 
 NAME = "chunkflow_py.cli.pilot_process"  # of this module
@@ -26,6 +26,7 @@ def main() -> None:
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # redirect what plugins print to stderr, away from the events
     request: dict[str, Any] = json.load(sys.stdin)
+    put_temporary_folders_into(Path(request["scratch"]))  # this process may be killed
 
     def send(event: dict[str, Any]) -> None:
         results.write(json.dumps(event) + "\n")
@@ -38,7 +39,7 @@ def main() -> None:
         message = str(error) if ours else f"{type(error).__name__}: {error}"
         refused = isinstance(error, OptionError)
         send({"event": "failure", "failure": message, "refused": refused})
-    end_process(0)  # without waiting for unfinished tasks
+    os._exit(0)  # without waiting for unfinished tasks
 
 
 def _run(request: dict[str, Any], send: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from chunkflow_py.core.geometry import BoundingBox, Zyx
+from chunkflow_py.core.geometry import BoundingBox, Zyx, equal_boxes_remedy
 from chunkflow_py.errors import ChunkError, GeometryError
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ class Chunk(NDArrayOperatorsMixin):
             if other.bbox != first.bbox:
                 msg = (
                     f"{ufunc.__name__} of chunks with different boxes, {first.bbox} and "
-                    f"{other.bbox}; cut both chunks to {first.bbox.intersection(other.bbox)}"
+                    f"{other.bbox}; {equal_boxes_remedy(first.bbox, other.bbox)}"
                 )
                 raise ChunkError(msg)
         if outs:

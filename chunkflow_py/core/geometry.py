@@ -415,6 +415,12 @@ def same_size_nm(first: Sequence[float], second: Sequence[float]) -> bool:
     return all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(first, second, strict=True))
 
 
+def equal_boxes_remedy(first: BoundingBox, second: BoundingBox) -> str:
+    """Return the end of an error message that says how to make the boxes of two chunks equal."""
+    common = first.intersection(second)
+    return "load both for the same box" if common.is_empty else f"cut both to {common}"
+
+
 def hull_of(boxes: BoxGrid | Sequence[BoundingBox] | None) -> BoundingBox | None:
     """Return the smallest box around all *boxes*, or ``None`` if there are none."""
     if not boxes:

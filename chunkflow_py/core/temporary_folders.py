@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 _folders: list[Path] = []
+_parent: Path | None = None
 
 
 def temporary_folder(prefix: str) -> Path:
@@ -21,9 +22,18 @@ def temporary_folder(prefix: str) -> Path:
     Args:
         prefix: start of the name of the folder.
     """
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=_parent))
     _folders.append(folder)
     return folder
+
+
+def put_temporary_folders_into(parent: Path) -> None:
+    """Create further temporary folders in *parent*, which another process deletes.
+
+    Then they are deleted even if this process is killed.
+    """
+    global _parent  # noqa: PLW0603  one place for the whole process
+    _parent = parent
 
 
 def end_process(code: int) -> NoReturn:

@@ -39,11 +39,11 @@ def multiply(chunk: Chunk, multiplier: Chunk) -> Chunk:
     """
     import numpy as np
 
-    if multiplier.bbox.intersection(chunk.bbox) != chunk.bbox:
+    if (common := multiplier.bbox.intersection(chunk.bbox)) != chunk.bbox:
+        cut = "" if common.is_empty else f", or cut the chunk to the common part {common}"
         msg = (
             f"the multiplier covers {multiplier.bbox}, which does not contain the chunk's box "
-            f"{chunk.bbox}; load a larger multiplier, or cut the chunk to the common part "
-            f"{multiplier.bbox.intersection(chunk.bbox)}"
+            f"{chunk.bbox}; load a multiplier for this box{cut}"
         )
         raise ChunkError(msg)
     if multiplier.channels not in (1, chunk.channels):

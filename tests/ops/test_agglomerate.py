@@ -54,7 +54,10 @@ def test_fragments_of_another_box_are_refused() -> None:
     """Fragments that lie elsewhere are refused with both boxes and the common one."""
     affinity = two_cells()
     fragments = Chunk(np.ones((6, 8, 12), np.uint32), (11, -20, 30))
-    with pytest.raises(ChunkError, match="11-17_.*10-16_.*11-16_"):
+    with pytest.raises(ChunkError, match="11-17_.*10-16_.*cut both to 11-16_"):
+        agglomerate(affinity, fragments)
+    fragments = Chunk(fragments.array, (100, -20, 30))
+    with pytest.raises(ChunkError, match="100-106_.*10-16_.*load both for the same box"):
         agglomerate(affinity, fragments)
 
 

@@ -39,10 +39,12 @@ SLOW = """
 import time
 import numpy as np
 
+from chunkflow_py.core.temporary_folders import temporary_folder
+
 
 class PatchInferencer:
     def __init__(self, *args, **kwargs):
-        pass
+        temporary_folder("unpacked-")
 
     def __call__(self, patch):
         time.sleep(0.02)
@@ -308,8 +310,13 @@ def test_smaller_tasks_are_advised_where_the_exchange_makes_them_free():
     assert larger.amplification < patches.amplification
 
 
-def test_a_pilot_measures_the_network():
-    """A slow network is timed by its forward passes; the plan has times with and without."""
+def test_a_pilot_measures_the_network(tmp_path, monkeypatch):
+    """A slow network is timed by its forward passes; the plan has times with and without.
+
+    The pilot deletes what the network has unpacked.
+    """
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     image = "create-chunk --size 16 48 48 --pattern random"
     say(f"--quiet {image} save-zarr -s i.zarr --chunk-size 8 16 16")
     Path("slow.py").write_text(SLOW)
@@ -326,3 +333,4 @@ def test_a_pilot_measures_the_network():
     assert found["pays"] is None  # too few bytes for a speed
     assert found["saved_s"] == pytest.approx(0.022 * fewer / stage["tasks"], rel=0.35)
     assert found["duration"]["seconds"] < stage["duration"]["seconds"]
+    assert not list((tmp_path / "tmp").glob("unpacked-*"))

@@ -6,12 +6,14 @@ Lines are made in a child process, from a function of this module with some of i
 import logging
 import os
 import signal
+import tempfile
 import time
 import warnings
 from pathlib import Path
 
 from chunkflow_py.core.operator_base import OperatorBase, hook_value
 from chunkflow_py.core.task import Skip
+from chunkflow_py.core.temporary_folders import temporary_folder
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.operator import Operator, Source
 from chunkflow_py.pipeline.pipeline import Pipeline
@@ -153,6 +155,12 @@ def wrong(feed):
     """A line that cannot be made."""
     msg = "there is no such option"
     raise OptionError(msg)
+
+
+def unpacks(act, feed):
+    """A line whose network was unpacked into a temporary folder, and which acts on task 0."""
+    temporary_folder("unpacked-")
+    return wrong(feed) if act == "wrong" else acts(tempfile.gettempdir(), {0: act}, 0, 0, feed)
 
 
 def dies(feed):

@@ -197,6 +197,26 @@ def test_a_broken_device_ends_the_process(start: Callable[..., Rig]) -> None:
     assert rig.slot(2) not in rig.process.begun()
 
 
+@pytest.mark.parametrize("act", ["wrong", "breaks_device", ""])
+def test_no_unpacked_network_stays(
+    start: Callable[..., Rig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """However the process ends: in the pipeline, in a task, or without its supervisor."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    rig = start({}, line=partial(lines.unpacks, act))
+    first = rig.next()
+    if act == "breaks_device":
+        rig.process.operators = first.operators
+        rig.give(0)
+    elif not act:
+        assert len(list(tmp_path.glob("unpacked-*"))) == 1
+        with socket.socket(fileno=os.dup(rig.process._connection.fileno())) as pipe:
+            pipe.shutdown(socket.SHUT_RDWR)
+    rig.process.process.join(LONG_S)
+    assert rig.process.process.exitcode == 1
+    assert not list(tmp_path.glob("unpacked-*"))
+
+
 def test_a_process_without_its_supervisor_ends(start: Callable[..., Rig]) -> None:
     """The end of its pipe ends it, also where the kernel does not."""
     rig = start({})

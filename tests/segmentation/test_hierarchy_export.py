@@ -210,7 +210,7 @@ def cut_by_hand(tables, scale, threshold):
 
 @pytest.mark.long
 @pytest.mark.parametrize("threshold", [0.3, 0.6])
-def test_others_can_cut_the_hierarchy_at_any_threshold(folder, threshold):
+def test_others_can_cut_the_hierarchy_at_any_threshold(folder, second, threshold):
     """The merges of one export give the segments of segment-affinity at other thresholds."""
     index, tables = read(folder / "a")
     segment_of = cut_by_hand(tables, index["scale"], threshold)
@@ -218,12 +218,14 @@ def test_others_can_cut_the_hierarchy_at_any_threshold(folder, threshold):
     cut = np.vectorize(segment_of.__getitem__, otypes=[np.uint64])(supervoxels)
     target = "a.zarr"
     if threshold != 0.6:  # the supervoxels exist, and are those of all thresholds
-        target = "a-other.zarr"
+        target = "b-other.zarr"
+        also = "--supervoxels zarr://b-supervoxels.zarr"
+        run(f"segment-affinity aff.zarr zarr://b.zarr --task-size 6 8 10 {OPTIONS} {also}")
         run(
-            f"segment-affinity aff.zarr zarr://{target} --from-hierarchy a.zarr.segment "
-            f"--threshold {threshold} --block-size 3 4 5 --supervoxels zarr://a-supervoxels.zarr"
+            f"segment-affinity aff.zarr zarr://{target} --from-hierarchy b.zarr.segment "
+            f"--threshold {threshold} --block-size 3 4 5 {also}"
         )
-        assert len(list((folder / "a.zarr.segment").glob("supervoxels-*.run"))) == 1
+        assert len(list((second / "b.zarr.segment").glob("supervoxels-*.run"))) == 1
     np.testing.assert_array_equal(cut, voxels(target))
     assert len(np.unique(cut)) > 2
     merges = tables["merges"]

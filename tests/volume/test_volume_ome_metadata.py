@@ -575,17 +575,6 @@ class TestCoordinateSystems:
         for path in ("labels", "labels/cells"):
             assert ome(tmp_path / "em" / path, "0.6")["version"] == "0.6"
 
-    def test_labels_of_an_image_in_zarr_v2(self, tmp_path):
-        """They are in zarr v2, too, also with ``zarr://``; readers of such images know no other."""
-        create_volume(SPEC, f"zarr2://{tmp_path}/em")
-        cells = replace(SPEC, kind="segmentation", dtype=np.dtype("u4"))
-        with pytest.raises(VolumeError, match=r"image that contains these labels is OME-Zarr 0\.4"):
-            create_volume(cells, f"zarr://{tmp_path}/em/labels/cells", ome_version="0.5")
-        create_volume(cells, f"zarr://{tmp_path}/em/labels/cells")
-        assert ome(tmp_path / "em/labels", "0.4")["labels"] == ["cells"]
-        assert (tmp_path / "em/labels/cells/.zattrs").exists()
-        assert open_volume(f"zarr://{tmp_path}/em/labels/cells").bounds == BOUNDS
-
 
 class TestCreatedAgain:
     """A volume that there is already."""

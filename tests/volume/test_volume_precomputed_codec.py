@@ -213,6 +213,8 @@ def test_truncated_segmentation(dtype):
     for length in [*range(1, len(data), 97), len(data) - 4, len(data) - 1]:
         with pytest.raises(ValueError, match=r"beyond the end|fewer than the header|32 bit words"):
             codec.decode(data[:length], extent)
+    with pytest.raises(ValueError, match="begins with the word 3, but .* with 1"):
+        codec.decode(b"\3" + data[1:], extent)
 
 
 def test_raw_like_gzip():

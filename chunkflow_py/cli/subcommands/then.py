@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pipeline_subcommand
 @click.option("--stage",
-              help="Name of the step that begins.  [default: its last operator that runs a "
+              help="Name of the step that follows.  [default: its last operator that runs a "
                    "network, else its last operator that computes]")  # fmt: skip
 def command(stage: str | None) -> Callable[..., Any]:
     """Return a function that returns *stage*, the name of the step."""

@@ -5,7 +5,7 @@ trained folder      plans.json  dataset.json  fold_0/checkpoint_final.pth  fold_
    | import-model
 imported .zip       nnunet.json  plans.json  dataset.json  weights/fold_0.pt  ...   (no code)
 
-model_files         find and read the files in a folder or zip, and refuse files that are too large
+nnunet_files        find and read the files in a folder or zip, and refuse files that are too large
 plans               read plans.json and dataset.json
 plan_resampling     resample images as the plan describes
 checkpoints         read the weights of one fold

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from chunkflow_py.core.geometry import equal_boxes_remedy
 from chunkflow_py.errors import ChunkError, needs_extra
 from chunkflow_py.ops.viewing.colours import (
     check_labels,
@@ -63,8 +64,8 @@ class MicroServer:
         if segmentation is not None and segmentation.bbox != image.bbox:
             msg = (
                 f"view needs two chunks with equal boxes, but the image has {image.bbox} and the "
-                f"segmentation has {segmentation.bbox}; cut both to "
-                f"{image.bbox.intersection(segmentation.bbox)}"
+                f"segmentation has {segmentation.bbox}; "
+                f"{equal_boxes_remedy(image.bbox, segmentation.bbox)}"
             )
             raise ChunkError(msg)
         both = segmentation is not None

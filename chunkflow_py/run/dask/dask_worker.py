@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from chunkflow_py.core.failpoints import reached
 from chunkflow_py.core.stack_samples import protect_stack_samples
+from chunkflow_py.core.temporary_folders import end_process
 from chunkflow_py.errors import OptionError
 from chunkflow_py.pipeline.pipeline import Listener
 from chunkflow_py.run.ledger.ledger_record import FailedAttempt, Record
@@ -279,7 +280,7 @@ def _check_process() -> None:
 def _end_process(reason: str) -> None:
     """Schedule the exit of this process, whose state can no longer be trusted."""
     _ending.append(reason)
-    timer = threading.Timer(END_S, os._exit, (1,))
+    timer = threading.Timer(END_S, end_process, (1,))
     timer.daemon = True
     timer.start()
 

@@ -586,7 +586,7 @@ def _receive(connection: Connection, feed: TaskFeed) -> None:
         try:
             request, content = pickle.loads(connection.recv_bytes())  # noqa: S301 our supervisor
         except (EOFError, OSError):
-            os._exit(1)  # the supervisor is gone
+            end_process(1)  # the supervisor is gone
         if request == "tasks":
             feed.add(content)
         elif request == "cancel":
@@ -601,7 +601,7 @@ def _ends_process() -> Iterator[None]:
         yield
     except BaseException:  # noqa: BLE001
         traceback.print_exc()
-        os._exit(1)
+        end_process(1)
 
 
 def _forward_log(level: int, send: Callable[[object], None]) -> None:

@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from chunkflow_py.core.affinity_layout import AffinityLayout
+from chunkflow_py.core.geometry import equal_boxes_remedy
 from chunkflow_py.core.map_scale import full_scale
 from chunkflow_py.errors import ChunkError, ChunkflowError, OptionError, needs_extra
 from chunkflow_py.segmentation import MEAN_AFFINITY
@@ -174,11 +175,9 @@ def check_same_box(fragments: Chunk, affinity: Chunk) -> None:
         ChunkError: the boxes differ.
     """
     if fragments.bbox != affinity.bbox:
-        common = fragments.bbox.intersection(affinity.bbox)
-        remedy = "load both for the same box" if common.is_empty else f"cut both to {common}"
         msg = (
             f"the fragments cover {fragments.bbox}, but the affinities cover {affinity.bbox}; "
-            f"{remedy}"
+            f"{equal_boxes_remedy(fragments.bbox, affinity.bbox)}"
         )
         raise ChunkError(msg)
 

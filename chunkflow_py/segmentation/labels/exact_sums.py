@@ -70,7 +70,10 @@ def sums_of_floats(
 
 
 def carried(digits: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return sums as unique rows, in which each digit except the last is in [0, 2^16)."""
+    """Return the same sums with each digit except the last in [0, 2^16).
+
+    Equal sums then have equal rows of digits.
+    """
     result = digits.copy()
     for number in range(result.shape[-1] - 1):
         result[..., number + 1] += result[..., number] >> _BITS

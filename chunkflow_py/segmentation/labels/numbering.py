@@ -54,10 +54,10 @@ def global_ids(
     """
     for name, outer in (("labels", box), ("volume", domain)):
         if not outer.contains(core):
-            msg = (
-                f"task box {core} extends beyond the box {outer} of the {name} (zyx, voxels); "
-                f"cut the task box to {core.intersection(outer)}"
-            )
+            common = core.intersection(outer)
+            remedy = "no part is inside" if common.is_empty else f"cut the task box to {common}"
+            msg = f"task box {core} extends beyond the box {outer} of the {name} (zyx, voxels); "
+            msg += remedy
             raise GeometryError(msg)
     if domain.voxels >= 2**64:
         msg = f"volume {domain} has {domain.voxels} voxels; unique ids need fewer than 2**64"

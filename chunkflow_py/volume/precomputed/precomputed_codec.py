@@ -236,7 +236,7 @@ def _check_segmentation(
     Neuroglancer's ``sliceview/compressed_segmentation``.
 
     Raises:
-        ValueError: the block is too short, or a position is wrong.
+        ValueError: the block is too short, or its header is not valid.
     """
     if len(data) % 4:
         msg = f"the block has {len(data)} bytes, which is not a whole number of 32 bit words"

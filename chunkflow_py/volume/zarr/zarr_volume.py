@@ -178,8 +178,8 @@ def create_volume(
         plain: whether to create a single array instead of a group with an image.
         order: order of the arrays' spatial axes; time and channels come before them.
         ome_version: ``0.4``, ``0.5`` or ``0.6``. The default is ``0.4`` for an address with
-            ``zarr2://``, for labels the version of the image that contains them, else
-            ``0.5``. Version ``0.4`` is stored as zarr v2, the others as zarr v3, also with *plain*.
+            ``zarr2://``, ``0.6`` for labels of an image of version ``0.6``, else ``0.5``. Version
+            ``0.4`` is stored as zarr v2, the others as zarr v3, also with *plain*.
         channel_names: one name per channel.
         overwrite: whether to replace the metadata of another volume.
 
@@ -261,11 +261,8 @@ def _version_beside(
     """
     path = location.path.rpartition("/")[0].rpartition("/")[0]
     image = read_node(open_store(replace(location, path=path).store_url, opening.access))
-    described = {} if image is None else ome.ome_of(image.attributes)
-    # Images in zarr v2 have no version beside the list of images, and are at most of version 0.4.
-    is_v2 = isinstance(image, GroupNode) and image.key.endswith(".zattrs")
-    stored: Any = "0.4" if is_v2 and "multiscales" in described else described.get("version")
-    if stored not in ("0.4", "0.5", "0.6"):
+    stored = None if image is None else ome.ome_of(image.attributes).get("version")
+    if stored not in ("0.5", "0.6"):
         return asked or "0.5"
     version: OmeVersion = stored
     if asked not in (None, version):
