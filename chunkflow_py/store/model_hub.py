@@ -146,13 +146,12 @@ class HubFile:
                 "the file yourself, and give its path"
             )
             raise OptionError(msg)
-        with needs_extra("hub", "hf://"):
-            from huggingface_hub import hf_hub_download
+        library = _library()
         folder = target.with_name(f"{target.name}.hub")
         progress = _progress_class(self.address, most)
 
         def call() -> str:
-            path: str = hf_hub_download(
+            path: str = library.hf_hub_download(
                 self.repository, self.path, revision=self.revision, local_dir=folder,
                 endpoint=_hub(), library_name="chunkflow_py", tqdm_class=progress,
             )  # fmt: skip
@@ -249,14 +248,21 @@ def _hub() -> str:
     return (os.environ.get("HF_ENDPOINT") or PUBLIC_HUB).rstrip("/")
 
 
+def _library() -> Any:
+    # Otherwise, the library requests a list of AI agents from the hub, to report those in use.
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    with needs_extra("hub", "hf://"):
+        import huggingface_hub
+    return huggingface_hub
+
+
 def _metadata(file: HubFile, retry_policy: RetryPolicy) -> Any:
     """Request the commit, the size and the digest of a file from the hub."""
-    with needs_extra("hub", "hf://"):
-        from huggingface_hub import get_hf_file_metadata, hf_hub_url
-    url = hf_hub_url(file.repository, file.path, revision=file.revision, endpoint=_hub())
+    library = _library()
+    url = library.hf_hub_url(file.repository, file.path, revision=file.revision, endpoint=_hub())
 
     def call() -> Any:
-        return get_hf_file_metadata(
+        return library.get_hf_file_metadata(
             url, timeout=retry_policy.stall_s, library_name="chunkflow_py", endpoint=_hub()
         )
 

@@ -384,8 +384,17 @@ def test_a_large_file_of_a_hub_is_not_fetched(hub, folder):
     """The size that the hub states is enough to refuse it."""
     with pytest.raises(OptionError, match="has 7000 bytes, more than the allowed 6999"):
         fetch(f"{PINNED}/net.pt", most=6999)
-    assert all(method == "HEAD" for method, _ in hub.asked)
+    assert all(method == "HEAD" for method, _ in hub.asked), hub.asked
     assert entries(folder) == []
+
+
+def test_a_hub_is_asked_only_for_the_file(hub, folder):
+    """A new process requests no list of agents, with which the library would report who calls."""
+    environment = {**os.environ, "AI_AGENT": "reader"}
+    environment.pop("HF_HUB_DISABLE_TELEMETRY", None)
+    program = [sys.executable, "-c", PROGRAM, f"{PINNED}/net.pt"]
+    subprocess.run(program, env=environment, check=True, timeout=60)
+    assert {path for _, path in hub.asked} == {f"{REPOSITORY}/resolve/{COMMIT}/net.pt"}
 
 
 def test_a_missing_library_is_named(monkeypatch):
