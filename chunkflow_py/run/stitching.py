@@ -41,7 +41,7 @@ from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.labelling import FOLDER, LabellingRecords, uncovered
 from chunkflow_py.volume.location import Location
 from chunkflow_py.volume.protocol import VolumeOptions
-from chunkflow_py.volume.write_units import check_disjoint
+from chunkflow_py.volume.write_unit_check import check_disjoint
 
 if TYPE_CHECKING:
     from chunkflow_py.store.store_protocol import Store

@@ -20,7 +20,7 @@ from chunkflow_py.volume.engine.block_sizes import fitting_block, shard_for_memo
 from chunkflow_py.volume.location import Location, volume_name
 from chunkflow_py.volume.protocol import VolumeOptions, VolumeSpec, names_of
 from chunkflow_py.volume.write_checks import check_leave_to_write, check_new
-from chunkflow_py.volume.write_units import check_alignment
+from chunkflow_py.volume.write_unit_check import check_alignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -23,7 +23,7 @@ from chunkflow_py.volume.location import Location, volume_name
 from chunkflow_py.volume.protocol import coarser
 from chunkflow_py.volume.saver import VolumeSaver
 from chunkflow_py.volume.task_box import BoxCheck, stored_inside
-from chunkflow_py.volume.write_units import check_alignment
+from chunkflow_py.volume.write_unit_check import check_alignment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from chunkflow_py.core.geometry import BoundingBox, Zyx
 from chunkflow_py.errors import ChunkError, GeometryError, VolumeError
 from chunkflow_py.store.store_protocol import Access
-from chunkflow_py.volume.write_units import check_alignment
+from chunkflow_py.volume.write_unit_check import check_alignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -31,7 +31,7 @@ from chunkflow_py.volume.downsample import Mode, downsample
 from chunkflow_py.volume.location import Location, level_name, volume_name
 from chunkflow_py.volume.protocol import VolumeOptions
 from chunkflow_py.volume.task_box import BoxCheck, stored_inside
-from chunkflow_py.volume.write_units import check_disjoint
+from chunkflow_py.volume.write_unit_check import check_disjoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -49,7 +49,7 @@ from chunkflow_py.volume.write_checks import (
     check_voxels,
     fitted,
 )
-from chunkflow_py.volume.write_units import check_alignment
+from chunkflow_py.volume.write_unit_check import check_alignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

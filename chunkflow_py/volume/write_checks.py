@@ -8,7 +8,7 @@
 | which time index and which level are written?          | `check_time_chosen`, `check_level`   |
 | may this user write, and does the disk have space?     | `check_leave_to_write`, `check_room` |
 
-`chunkflow_py.volume.write_units` checks that tasks do not share write units, and
+`chunkflow_py.volume.write_unit_check` checks that tasks do not share write units, and
 `chunkflow_py.volume.task_box` checks that a task writes only to its own box.
 """
 

@@ -12,7 +12,7 @@ from chunkflow_py.volume.engine.block_sizes import (
     parsed_bytes,
     shard_for_memory,
 )
-from chunkflow_py.volume.write_units import check_alignment
+from chunkflow_py.volume.write_unit_check import check_alignment
 
 DOMAIN = BoundingBox(Zyx(2, 0, 0), Zyx(42, 100, 90))
 

@@ -17,7 +17,6 @@ from chunkflow_py.store import open_store
 from chunkflow_py.volume.engine.block_layout import BlockLayout
 from chunkflow_py.volume.engine.block_volume import BlockVolume, counting
 from chunkflow_py.volume.protocol import VolumeOptions
-from chunkflow_py.volume.write_units import check_alignment, check_disjoint
 
 OFFSET = Zyx(-3, 5, 1000)
 
@@ -272,41 +271,6 @@ def test_forked_process():
     finally:
         process.kill()
         process.join()
-
-
-def test_tasks_that_overlap():
-    """Boxes that share voxels are refused, of a grid and of a list; the same box twice is not."""
-    bounds = BoundingBox(Zyx(0, 0, 0), Zyx(64, 64, 64))
-    unit = Zyx(8, 8, 8)
-    grown = BoxGrid(Zyx(0, 0, 0), Zyx(16, 16, 16), Zyx(8, 16, 16), Zyx(4, 2, 2))
-    with pytest.raises(AlignmentError, match=r"overlap along z .*em; crop"):
-        check_alignment(grown, unit, bounds, "em")
-    boxes = [BoundingBox.from_size(Zyx(z, 0, 0), Zyx(16, 16, 16)) for z in (0, 16, 40)]
-    check_alignment([*boxes, boxes[0]], unit, bounds, "em")
-    boxes.append(BoundingBox.from_size(Zyx(32, 8, 8), Zyx(16, 8, 8)))
-    with pytest.raises(AlignmentError, match=r"tasks 40-56_0-16_0-16 and 32-48_8-16_8-16 overlap"):
-        check_alignment(boxes, unit, bounds, "em")
-
-
-@given(data=st.data())
-def test_disjoint_boxes(data):
-    """Boxes are refused exactly when two different ones share a voxel."""
-    corner = st.tuples(*[st.integers(-6, 6)] * 3)
-    size = st.tuples(*[st.integers(0, 5)] * 3)
-    boxes = [
-        BoundingBox.from_size(Zyx(*c), Zyx(*s))
-        for c, s in data.draw(st.lists(st.tuples(corner, size), max_size=6))
-    ]
-    shared = any(
-        a != b and not a.is_empty and not b.is_empty and not a.intersection(b).is_empty
-        for a in boxes
-        for b in boxes
-    )
-    if shared:
-        with pytest.raises(AlignmentError):
-            check_disjoint(boxes, "em")
-    else:
-        check_disjoint(boxes, "em")
 
 
 @pytest.mark.parametrize("blocks_a_unit", [(1, 1, 1), (1, 2, 2), (4, 4, 4)])

@@ -45,7 +45,7 @@ from chunkflow_py.volume import open_volume
 from chunkflow_py.volume.labelling import Labelling, LabellingRecords
 from chunkflow_py.volume.location import Location, level_name
 from chunkflow_py.volume.protocol import VolumeOptions
-from chunkflow_py.volume.write_units import check_disjoint
+from chunkflow_py.volume.write_unit_check import check_disjoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

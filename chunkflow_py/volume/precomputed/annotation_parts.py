@@ -29,7 +29,7 @@ from chunkflow_py.core.annotations import Annotations, Property, Relation
 from chunkflow_py.core.decoding import npz, parse_json
 from chunkflow_py.core.geometry import BoundingBox
 from chunkflow_py.errors import AlignmentError, ChunkError, VolumeError
-from chunkflow_py.volume.write_units import check_disjoint
+from chunkflow_py.volume.write_unit_check import check_disjoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
