@@ -361,7 +361,9 @@ class _Planner:
             found.duration = self._measured()
         if found.duration is None:
             how = "leave --no-rehearse out to measure it"
-            if self.observations:
+            if any(each.failure for each in self.observations):
+                how = "the pilot failed, so correct this first"
+            elif self.observations:
                 how = f"the pilot ended after {settings.pilot_s:g} s, so raise --seconds"
             note = f"the duration is not known; {how}, or give --seconds-per-task"
             found.notes.append(note)

@@ -88,6 +88,11 @@ def better_task_size(
     now, region = largest_task(boxes, None), hull_of(boxes)
     if now is None or region is None:
         return None
+    for each in patches[:1]:
+        outline = pipeline.outlines[each.operator]
+        if outline.domain is not None and outline.boxes == boxes:
+            # The last tasks may end beyond the volume; tasks of another size need not.
+            region = region.intersection(outline.domain)
     fits = line_bytes <= memory_bytes
     rest = line_bytes - fixed_bytes - _kept(pipeline, region, now)
     if found is None or not patches:

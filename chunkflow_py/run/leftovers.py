@@ -78,10 +78,9 @@ def clear_leftovers(objects: Iterable[Leftover], *, clear: bool) -> int:
         exist = "object already exists" if count == 1 else "objects already exist"
         addresses = ", ".join(sorted(shown)) + (", …" if count > len(shown) else "")
         msg = (
-            f"{count} {exist} where tasks of this run will write: {addresses}; objects in boxes of "
-            "skipped tasks would remain and look like results of this run; add --clear-output to "
-            "delete all objects inside the boxes of this run's tasks, or write to another "
-            "address"
+            f"{count} {exist} where tasks of this run will write, and may belong to another run: "
+            f"{addresses}; write to another address, or add --clear-output to delete all objects "
+            "inside the boxes of this run's tasks"
         )
         raise OptionError(msg)
     return count

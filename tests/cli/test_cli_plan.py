@@ -99,12 +99,21 @@ def test_every_misfit_is_told_at_once_with_what_fits():
     assert found["duration"] is None
 
 
-def test_a_better_size_is_told_and_holds():
-    """The suggested size fits the outputs and has the stated amplification."""
-    line = f"{{}} {LOAD} -e auto {NETWORK} {SAVE} --chunk-size 8 16 16"
-    found = plan(line.format(TASKS), "--no-rehearse")
+@pytest.mark.parametrize(
+    ("present", "patch", "overlap"),
+    [("8 16 16", "8 16 16", "2 4 4"), ("8 48 48", "8 24 24", "4 6 6")],
+)
+def test_a_better_size_is_told_and_holds(present, patch, overlap):
+    """The suggested size fits the outputs and has the stated amplification.
+
+    Tasks of 48 voxels end beyond the volume; larger ones would lie outside of it.
+    """
+    network = f"inference -f identity -s {patch} -v {overlap} -c 1"
+    line = f"{{}} {LOAD} -e auto {network} {SAVE} --chunk-size 8 16 16"
+    tasks = "generate-tasks -v zarr://image.zarr"
+    found = plan(line.format(f"{tasks} --chunk-size {present}"), "--no-rehearse")
     better = found["suggestion"]
-    assert better["amplification"] < better["instead_of"]
+    assert 1 <= better["amplification"] < better["instead_of"]
     assert better["instead_of"] == pytest.approx(found["patches"][0]["amplification"])
     assert any("not multiples of the patch stride" in note for note in found["notes"])
     size = " ".join(map(str, better["size"]))
@@ -249,6 +258,9 @@ def test_a_task_that_fails_in_a_rehearsal_is_a_misfit():
     Path("wrong.py").write_text("def execute(chunk):\n    raise ValueError('no such thing')\n")
     found = plan(f"{TASKS} {LOAD} plugin -f wrong.py -i chunk -o chunk {SAVE}", code=2)
     assert "no such thing" in found["misfits"][0]
+    assert any(
+        "the pilot failed, so correct this first, or give" in note for note in found["notes"]
+    )
 
 
 @pytest.mark.parametrize(
