@@ -55,8 +55,9 @@ def test_atomic_write(make_drill, expected, unsafe):
     drill = make_drill((1, 2, 4), block=SMALL_BLOCK)
     drill.submit()
     removed = unsafe("atomic-write")
-    # The first write of the supervisor is the record of its start, that of a process a whole block.
-    victim = drill.work("--lease", 60, failpoint="mid-write:kill-all@2", unsafe=removed)
+    # The supervisor stores the record of its start up to three times: when it starts, and when it
+    # knows the device and the machine. Meanwhile, the process writes the many blocks of a task.
+    victim = drill.work("--lease", 60, failpoint="mid-write:kill-all@4", unsafe=removed)
     drill.wait(victim)
     found = findings(drill, expected(drill), complete=False, faults=1)
     assert broken(found) == ({"I1", "I4"} if removed else set()), found
